@@ -70,8 +70,8 @@ DEVICES = (
     "cnps", "rate_mean_bps", "rtt_p99_ns", "pauses_sent", "pausing_ns", "buffer_max_bytes",
     "headroom_max_bytes",
 )  # fmt: skip
-# By what headroom is told: the mean, the tail of small flows, large flows.
-HEADROOM = ("slowdown_mean", "mice_p99", "long_mean")
+# By what tuning headroom is measured: the mean, the tail of small flows, large flows.
+TUNING_HEADROOM_METRICS = ("slowdown_mean", "mice_p99", "long_mean")
 
 
 def _of_class(klass: str) -> str:

@@ -16,7 +16,7 @@ VERBS = (
     ),
     Verb(
         "credit",
-        "Does a tuner's reward rank its decisions as flows' completion does?",
+        "Does a tuner's reward rank its decisions as flow completion does?",
         "orchestration.counterfactuals.verbs:credit",
         TUNERS,
     ),

@@ -1,7 +1,7 @@
-"""Does a tuner's reward rank its decisions as flows' completion does?
+"""Does a tuner's reward put its decisions in the same order as flow completion does?
 
-Each counterfactual has one decision of the tuner replaced for one of its periods. It gives the
-change of the tuner's reward, and that of the flows' completion, against the trial as it was.
+Each counterfactual replaces one decision of the tuner for one of its periods. Against the trial as
+it was, it gives the change of the tuner's reward, and the change of flow completion times.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from orchestration.counterfactuals.ask import (
     Then,
     Variant,
     build_counterfactuals,
-    by_label,
-    name_of,
+    campaign_name_of,
     parse_then,
-    the_trial,
+    single_trial,
+    trials_by_label,
 )
 from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
     Setting,
     check_repeatable,
-    target_of,
+    find_target,
 )
 from orchestration.counterfactuals.effects import (
     differing_tables,
@@ -47,7 +47,7 @@ from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import (
     Case,
     MeanChange,
-    Measured,
+    MeasuredCase,
     Ranking,
     mean_changes,
     rankings,
@@ -57,25 +57,25 @@ from orchestration.results.reader import TrialResult
 from tuners.learning.replay_buffer import HasReward
 from tuners.registry import create
 
-# A queue is at work if it sends this share of its port's rate: below, nothing there waits, and the
-# learners do not learn from it either (`tuners.learning.q_learning.at_work`).
+# A queue is at work if it sends at least this share of its port's rate. Below that no packet waits,
+# and the learners do not learn from it either (`tuners.learning.q_learning.at_work`).
 _AT_WORK = 0.1
-# The share of the sample where packets stand in the queue: where none do, thresholds seldom matter
-# within a period, so that fewer such decisions say as much.
-_STANDING = 0.75
+# The share of the drawn decisions at which the queue is not empty. At an empty queue, thresholds
+# seldom matter within a period, so that few such decisions are enough.
+_NONEMPTY_SHARE = 0.75
 
 
-def rewarded(decisions: Decisions) -> HasReward:
-    """Return the trial's tuner. Raises InputError if it does not say what its reward is."""
+def tuner_with_reward(decisions: Decisions) -> HasReward:
+    """Return the trial's tuner. Raises InputError if the tuner does not offer its reward."""
     spec = decisions.trial.spec
-    remedy = "choose a trial of acc, pet or graphcc, or of a tuner that has `rewards`, `choices`"
+    remedy = "choose a trial of acc, pet or graphcc, or of a tuner with `rewards` and `choices`"
     where = str(decisions.trial.folder)
     try:
         tuner = create(spec.tuner)
     except ValueError as error:
         raise InputError.single(where, f"its tuner cannot be made: {error}", remedy) from error
     if not isinstance(tuner, HasReward):
-        what = f"its tuner, {spec.tuner.name}, does not say what its reward is"
+        what = f"its tuner, {spec.tuner.name}, does not offer its reward"
         raise InputError.single(where, what, remedy)
     return tuner
 
@@ -85,10 +85,10 @@ def draw_cases(
 ) -> tuple[Case, ...]:
     """Return `alternatives` settings in place of each of `count` decisions, drawn by `seed`.
 
-    Decisions are those on queues at work in the interval that follows, while flows arrive: three
-    quarters of them, if there are so many, where packets stood in the queue. Alternatives are drawn
-    evenly from what the tuner chooses from. In order of time. Raises InputError if there is nothing
-    to draw.
+    The decisions are drawn from those on queues that are at work in the interval that follows,
+    while flows arrive. At three quarters of them, if there are that many, the queue was not empty.
+    The alternatives are drawn evenly from the tuner's action space. The cases are in order of time.
+    Raises InputError if there is nothing to draw.
     """
     trial = decisions.trial
     if count < 1 or alternatives < 1:
@@ -107,61 +107,61 @@ def draw_cases(
     cases: list[Case] = []
     for number, row in enumerate(chosen.tolist(), start=1):
         queue = int(queues[row])
-        decision = decisions.find(target_of(trial.testbed, ECN, labels[queue]), int(times[row]))
+        decision = decisions.find(find_target(trial.testbed, ECN, labels[queue]), int(times[row]))
         others = _others(decision, bounds, table)
         drawn = rng.choice(len(others), size=min(alternatives, len(others)), replace=False)
-        for place, other in enumerate(drawn.tolist(), start=1):
-            label = f"d{number:03}-{place}"
+        for alternative, other in enumerate(drawn.tolist(), start=1):
+            label = f"d{number:03}-{alternative}"
             cases.append(Case(label, number, decision, others[other], int(lengths[row])))
     return tuple(cases)
 
 
 def _at_work(decisions: Decisions) -> tuple[Ints, Ints, Ints]:
-    """Return time, queue and queue length of each decision that may be drawn; (decisions,) each."""
+    """Return time, queue and queue length of each decision that may be drawn: (decisions,) each."""
     spec, ports = decisions.trial.spec, decisions.trial.ports
     at = sampling_times(ports.t_ns, spec.sample_period_ns)
-    asked = decisions.asked_ns
-    asked = asked[(asked + decisions.period_ns <= min(spec.duration_ns, int(at[-1])))]
-    rows = np.searchsorted(at, asked)
-    after = np.searchsorted(at, asked + decisions.period_ns)
+    calls_ns = decisions.tuner_call_times_ns
+    calls_ns = calls_ns[(calls_ns + decisions.period_ns <= min(spec.duration_ns, int(at[-1])))]
+    rows = np.searchsorted(at, calls_ns)
+    after = np.searchsorted(at, calls_ns + decisions.period_ns)
     rate_bps = np.array([queue.rate_bps for queue in decisions.trial.testbed.queues])
     sent = ports.tx_bytes[after] - ports.tx_bytes[rows]
     busy = 8e9 * sent > _AT_WORK * rate_bps * float(decisions.period_ns)
     when, queue = np.nonzero(busy)
-    return asked[when], queue.astype(np.int64), ports.qlen_bytes[rows[when], queue]
+    return calls_ns[when], queue.astype(np.int64), ports.qlen_bytes[rows[when], queue]
 
 
-def _strata(rng: np.random.Generator, standing: NDArray[np.bool_], count: int) -> Ints:
-    """Return `count` places, in order: `_STANDING` of them standing, or as many as there are."""
-    groups = [rng.permutation(np.flatnonzero(standing)), rng.permutation(np.flatnonzero(~standing))]
-    first = min(len(groups[0]), max(round(_STANDING * count), count - len(groups[1])))
+def _strata(rng: np.random.Generator, nonempty: NDArray[np.bool_], count: int) -> Ints:
+    """Return `count` indices in order, `_NONEMPTY_SHARE` of them nonempty, if there are as many."""
+    groups = [rng.permutation(np.flatnonzero(nonempty)), rng.permutation(np.flatnonzero(~nonempty))]
+    first = min(len(groups[0]), max(round(_NONEMPTY_SHARE * count), count - len(groups[1])))
     return np.sort(np.concatenate([groups[0][:first], groups[1][: count - first]]))
 
 
 def _others(decision: Decision, bounds: Bounds, table: Mapping[str, NDArray[Any]]) -> list[Setting]:
-    """Return what could have been decided instead, as the device would have it, each once."""
-    found: dict[tuple[float, ...], Setting] = {}
+    """Return the other settings that the tuner could have chosen, as a device takes them."""
+    others: dict[tuple[float, ...], Setting] = {}
     now = tuple(round(float(decision.setting[name]), 6) for name in ECN.column_names)
     for row in range(len(table[ECN.column_names[0]])):
-        asked = {name: table[name][row].item() for name in ECN.column_names}
-        change, _ = bounds.clamp(ECN.change([decision.target.index], **asked))
+        choice = {name: table[name][row].item() for name in ECN.column_names}
+        change, _ = bounds.clamp(ECN.change([decision.target.index], **choice))
         setting = {name: change.values[name][0].item() for name in ECN.column_names}
         key = tuple(round(float(value), 6) for value in setting.values())
         if key != now:
-            found.setdefault(key, setting)
-    return list(found.values())
+            others.setdefault(key, setting)
+    return list(others.values())
 
 
-# Rewards that are discounted below this share count no more.
+# Rewards that are discounted to less than this share are left out.
 _NEGLIGIBLE = 1e-3
 _MAX_STEPS = 50
-# Flows that were under way within so many decisions are those that a decision is most about.
+# A decision is most about the flows that run within this many decision periods after it.
 _NEAR_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A campaign of counterfactuals to be run, and what each of its trials is."""
+    """A campaign of counterfactuals to be run, and the case that each of its trials is."""
 
     replay: Replay
     decisions: Decisions
@@ -173,39 +173,45 @@ class Plan:
 
 @dataclass(frozen=True)
 class Credit:
-    """All counterfactuals of a trial, and how its tuner's reward ranks them.
+    """The measured counterfactuals of a trial, and the rank correlations of its tuner's reward.
 
-    `differing` has the columns in which the unchanged trial is not its parent: none, if all is
-    well. `invalid` counts the counterfactuals that are not judged as their trials are invalid.
+    `differing` has the columns in which the unchanged trial differs from its parent, which should
+    be none. `invalid` counts the counterfactuals that are left out because their trial is invalid.
     """
 
     plan: Plan
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredCase, ...]
     rankings: tuple[Ranking, ...]
     changes: tuple[MeanChange, ...]
     differing: tuple[str, ...]
     invalid: int
 
     @property
-    def misleading(self) -> tuple[Measured, ...]:
-        """Cases whose return says the opposite of mean slowdown, the largest harm first."""
-        found = [one for one in self.measured if one.returned * one.slowdown > 0]
-        return tuple(sorted(found, key=lambda one: -abs(one.slowdown)))
+    def misleading(self) -> tuple[MeasuredCase, ...]:
+        """The cases whose return contradicts mean slowdown, the largest change of that first.
+
+        A higher return should come with a lower slowdown; here both rise, or both fall.
+        """
+        cases = [case for case in self.measured if case.returned * case.slowdown > 0]
+        return tuple(sorted(cases, key=lambda case: -abs(case.slowdown)))
 
     @property
     def wall_ratio(self) -> float:
-        """What a counterfactual took, in wall times of the unchanged trial; NaN if unknown."""
-        walls = [one.wall_s for one in self.measured if one.wall_s > 0]
+        """The mean wall time of a counterfactual over that of the parent; NaN if unknown."""
+        walls = [case.wall_s for case in self.measured if case.wall_s > 0]
         parent = float(self.plan.decisions.trial.facts.get("wall_s") or 0)
         return float(np.mean(walls)) / parent if walls and parent else math.nan
 
 
 def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Plan:
-    """Draw decisions and alternatives, and write their campaign. Raises InputError."""
-    trial = the_trial(request.run, request.trial)
+    """Draw decisions and alternatives, and write their campaign.
+
+    Raises InputError for a trial that cannot be repeated, and for a tuner without a reward.
+    """
+    trial = single_trial(request.run, request.trial)
     check_repeatable(trial)
     decisions = Decisions(trial)
-    tuner, then = rewarded(decisions), parse_then(request.then)
+    tuner, then = tuner_with_reward(decisions), parse_then(request.then)
     cases = draw_cases(decisions, tuner, request.decisions, request.alternatives, request.seed)
     variants = [
         Variant(case.label, case.decision, case.setting, case.decision.at_ns + decisions.period_ns)
@@ -213,32 +219,36 @@ def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Pl
     ]
     first = cases[0].decision
     variants.append(Variant(UNCHANGED, first, first.setting))
-    told = [
+    content = [
         (c.label, c.decision.at_ns, c.decision.target.label, *c.setting.values()) for c in cases
     ]
-    mark = hashlib.sha256(f"{trial.spec.id} {then} {told}".encode()).hexdigest()[:6]
-    name = request.name or name_of(trial.spec, "credit", then, mark)
+    digest = hashlib.sha256(f"{trial.spec.id} {then} {content}".encode()).hexdigest()[:6]
+    name = request.name or campaign_name_of(trial.spec, "credit", then, digest)
     replay = build_counterfactuals(decisions, variants, name, out, then=then, fresh=fresh)
     return Plan(replay, decisions, tuner, cases, then, request.seed)
 
 
 def measure(plan: Plan, folder: Path) -> Credit:
-    """Read the finished campaign and rank. Raises InputError if no counterfactual is valid."""
+    """Read the finished campaign and compute the rank correlations.
+
+    Raises InputError if no counterfactual is valid.
+    """
     parent = plan.decisions.trial
-    trials = by_label(folder)
+    trials = trials_by_label(folder)
     own = _Rewards(plan, parent)
     valid = {label: trial for label, trial in trials.items() if trial.stamp.valid}
-    found = [_measured(plan, c, own, valid[c.label]) for c in plan.cases if c.label in valid]
-    invalid = len(plan.cases) - len(found)
-    if not found:
+    measured = [_measured(plan, c, own, valid[c.label]) for c in plan.cases if c.label in valid]
+    invalid = len(plan.cases) - len(measured)
+    if not measured:
         raise InputError.single(str(folder), "no counterfactual is valid", "see its report")
     same = trials.get(UNCHANGED)
     differing = tuple(differing_tables(parent, same)) if same else ("it did not run",)
-    ranked, changes = tuple(rankings(found, plan.seed)), tuple(mean_changes(found))
-    return Credit(plan, tuple(found), ranked, changes, differing, invalid)
+    ranked, changes = tuple(rankings(measured, plan.seed)), tuple(mean_changes(measured))
+    return Credit(plan, tuple(measured), ranked, changes, differing, invalid)
 
 
-def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Measured:
+def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> MeasuredCase:
+    """Return how a counterfactual's trial differs from its parent, whose rewards are `own`."""
     at_ns, period_ns = case.decision.at_ns, plan.decisions.period_ns
     queue, discount = case.decision.target.index, plan.tuner.discount
     first, then = own.after(at_ns), _Rewards(plan, trial).after(at_ns)
@@ -246,10 +256,10 @@ def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Meas
     change = then[:steps] - first[:steps]
     weight = discount ** np.arange(steps)
     flows = flow_changes(plan.decisions.trial, trial)
-    near = flows.around(at_ns, at_ns + _NEAR_STEPS * period_ns)
+    near = flows.running_between(at_ns, at_ns + _NEAR_STEPS * period_ns)
     small = in_class(flows.size_bytes, "small")
     every = totals(flows)
-    return Measured(
+    return MeasuredCase(
         case,
         reward=float(change[0, queue]),
         returned=float(weight @ change[:, queue]),
@@ -265,7 +275,7 @@ def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Meas
 
 
 class _Rewards:
-    """The rewards of a trial's queues, from its samples."""
+    """Computes the tuner's rewards from a trial's samples of queues."""
 
     def __init__(self, plan: Plan, trial: TrialResult) -> None:
         self._tuner, self._testbed = plan.tuner, trial.testbed

@@ -1,4 +1,4 @@
-"""What a changed decision did: flow by flow, and at the queue that it was about."""
+"""The effects of a changed decision on each flow, and on the queue that it was about."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from orchestration.core.topology import Testbed
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES
 
-# Whether a flow's packets take a port: on every shortest path, on some, on none.
+# Whether a flow's packets pass a port: on all shortest paths, on some of them, or on none.
 Passes = Literal["yes", "maybe", "no"]
 
 
 @dataclass(frozen=True)
 class FlowChanges:
-    """Each flow of a trial and of its counterfactual; arrays of shape (flows,), in their order.
+    """The flows of a trial and of its counterfactual, in the order of the schedule.
 
-    `before_ns` and `after_ns` are FCTs, NaN for flows that were not done; `slowdown_before` and
-    `slowdown_after` these over the ideal FCT.
+    All arrays have shape (flows,). `before_ns` and `after_ns` are the FCTs in the trial and in the
+    counterfactual, NaN for flows that were not completed. `slowdown_before` and `slowdown_after`
+    are these divided by the ideal FCT.
     """
 
     flow_id: Ints
@@ -40,41 +41,42 @@ class FlowChanges:
     slowdown_after: Floats
 
     @property
-    def both(self) -> NDArray[np.bool_]:
-        """The flows that were done in both."""
+    def done_in_both(self) -> NDArray[np.bool_]:
+        """Which flows were completed in both trials."""
         return np.isfinite(self.before_ns) & np.isfinite(self.after_ns)
 
     @property
-    def change_ns(self) -> Floats:
-        """The change of FCT; NaN unless the flow was done in both."""
+    def fct_change_ns(self) -> Floats:
+        """The change of FCT; NaN unless the flow was completed in both trials."""
         return self.after_ns - self.before_ns
 
     @property
-    def change(self) -> Floats:
-        """The change of slowdown; NaN unless the flow was done in both."""
+    def slowdown_change(self) -> Floats:
+        """The change of slowdown; NaN unless the flow was completed in both trials."""
         return self.slowdown_after - self.slowdown_before
 
-    def around(self, from_ns: int, to_ns: int) -> NDArray[np.bool_]:
-        """Return which flows were under way in the parent between two times.
+    def running_between(self, from_ns: int, to_ns: int) -> NDArray[np.bool_]:
+        """Return which flows were running in the parent at some time between two times.
 
-        It is known before anything is changed, so it selects nothing by the outcome.
+        That does not depend on the change, so that it does not select flows by their outcome.
         """
         end_ns = np.where(np.isfinite(self.before_ns), self.start_ns + self.before_ns, np.inf)
         return np.asarray((self.start_ns <= to_ns) & (end_ns >= from_ns))
 
-    def most_changed(self, count: int) -> Ints:
-        """Return the flows whose FCT changed most, first the most, at most `count`."""
-        size = np.abs(np.nan_to_num(self.change_ns))
+    def largest_changes(self, count: int) -> Ints:
+        """Return the rows of at most `count` flows whose FCT changed, the largest change first."""
+        size = np.abs(np.nan_to_num(self.fct_change_ns))
         order = np.argsort(-size, kind="stable")[: max(0, count)]
         return np.asarray(order[size[order] > 0])
 
 
 @dataclass(frozen=True)
 class FlowTotals:
-    """Counts of flows, and changes over those that were done in both.
+    """Counts of flows, and sums and means of their changes.
 
-    `changed` counts them, `no_longer` and `only_now` are done before or after the change only. The
-    means are over all flows that were done in both, changed or not; NaN if there are none.
+    `changed`, `better` and `worse` count flows that were completed in both trials, by their change
+    of FCT. `no_longer` were completed without the change only, `only_now` with it only. Sums and
+    means are over all flows that were completed in both, changed or not; NaN if there are none.
     """
 
     flows: int
@@ -90,14 +92,17 @@ class FlowTotals:
 
 
 def flow_changes(parent: TrialResult, other: TrialResult) -> FlowChanges:
-    """Return the flows of both, which have the same schedule. Raises InputError."""
+    """Return the flows of a trial and of its counterfactual, which has the same schedule.
+
+    Raises InputError for damaged tables.
+    """
     schedule, before, after = parent.table("schedule"), parent.table("flows"), other.table("flows")
     first, then = _fct(before), _fct(after)
     ideal = before["ideal_ns"].astype(np.float64)
     names = ("flow_id", "start_ns", "src", "dst", "class", "bytes")
     flow, start_ns, src, dst, klass, size = (schedule[name] for name in names)
-    both = (first, then, first / ideal, then / ideal)
-    return FlowChanges(flow, start_ns, src, dst, klass, size, *both)
+    done_in_both = (first, then, first / ideal, then / ideal)
+    return FlowChanges(flow, start_ns, src, dst, klass, size, *done_in_both)
 
 
 def _fct(flows: Mapping[str, NDArray[np.int64]]) -> Floats:
@@ -106,12 +111,11 @@ def _fct(flows: Mapping[str, NDArray[np.int64]]) -> Floats:
 
 
 def totals(flows: FlowChanges, chosen: NDArray[np.bool_] | None = None) -> FlowTotals:
-    """Return the counts and changes of all flows, or of the chosen ones."""
+    """Return the counts and changes of the chosen flows, by default of all."""
     own = np.ones(len(flows.flow_id), dtype=bool) if chosen is None else chosen
-    both = own & flows.both
-    fct, slowdown = flows.change_ns[both], flows.change[both]
+    done_in_both = own & flows.done_in_both
+    fct, slowdown = flows.fct_change_ns[done_in_both], flows.slowdown_change[done_in_both]
     done_before, done_after = np.isfinite(flows.before_ns), np.isfinite(flows.after_ns)
-    some = len(fct) > 0
     return FlowTotals(
         flows=int(own.sum()),
         changed=int(np.count_nonzero(fct)),
@@ -120,15 +124,15 @@ def totals(flows: FlowChanges, chosen: NDArray[np.bool_] | None = None) -> FlowT
         no_longer=int((own & done_before & ~done_after).sum()),
         only_now=int((own & ~done_before & done_after).sum()),
         sum_fct_ns=float(fct.sum()),
-        mean_fct_ns=float(fct.mean()) if some else math.nan,
+        mean_fct_ns=float(fct.mean()) if len(fct) else math.nan,
         sum_slowdown=float(slowdown.sum()),
-        mean_slowdown=float(slowdown.mean()) if some else math.nan,
+        mean_slowdown=float(slowdown.mean()) if len(fct) else math.nan,
     )
 
 
 @dataclass(frozen=True)
 class QueueMetrics:
-    """A queue between two times; -1 counts and NaN lengths where nothing was read."""
+    """What happened at a queue between two times; counts are -1 and lengths NaN without samples."""
 
     marked_packets: int
     dropped_packets: int
@@ -137,8 +141,8 @@ class QueueMetrics:
     max_bytes: float
 
 
-def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueMetrics:
-    """Return what happened at a queue between two sampling times."""
+def queue_metrics(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueMetrics:
+    """Return the metrics of the queue with this number between two sampling times."""
     ports = trial.ports
     at = sampling_times(ports.t_ns, trial.spec.sample_period_ns)
     inside = (at > from_ns) & (at <= to_ns)
@@ -146,7 +150,7 @@ def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> Q
     length = length[length != MISSING]
     first, last = (int(np.searchsorted(at, t, side="right")) - 1 for t in (from_ns, to_ns))
 
-    def counted(name: str) -> int:
+    def difference(name: str) -> int:
         column = ports[name][:, queue]
         if last < 0 or column[last] == MISSING:
             return MISSING
@@ -154,46 +158,49 @@ def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> Q
 
     lengths = (float(length.mean()), float(length.max())) if len(length) else (math.nan, math.nan)
     return QueueMetrics(
-        counted("marked_packets"), counted("dropped_packets"), counted("tx_bytes"), *lengths
+        difference("marked_packets"),
+        difference("dropped_packets"),
+        difference("tx_bytes"),
+        *lengths,
     )
 
 
 def sampling_times(t_ns: Ints, period_ns: int) -> Ints:
-    """Return the sampling times of readings, which begin a little after them."""
+    """Return the sampling time of each reading, which begins a little after it."""
     return np.asarray((t_ns + period_ns // 10) // period_ns * period_ns)
 
 
 def differing_tables(parent: TrialResult, other: TrialResult) -> list[str]:
-    """Return the columns, as `table.column`, that are not the same to the bit in both trials."""
-    found = []
+    """Return the columns, as `table.column`, that differ between two trials by any bit."""
+    differing = []
     for name in TABLES:
         ours, theirs = parent.table(name), other.table(name)
-        found += [
+        differing += [
             f"{name}.{column}"
             for column in ours
             if column not in theirs or not np.array_equal(ours[column], theirs[column])
         ]
-    return found
+    return differing
 
 
 class Paths:
-    """Says which flows can go through a queue, by the routes of the fabric without faults."""
+    """Answers which flows can pass a queue, by the routes of the fabric without faults."""
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
         self._hops = next_hops(testbed)
 
     def passes(self, queue: int, src: str, dst: str) -> Passes:
-        """Return whether flows from one host to another go through a queue."""
+        """Return whether flows from host `src` to host `dst` pass the queue with this number."""
         port = self._testbed.queues[queue].port.index
-        last = {self._testbed.ports[own.peer].index: own for own in self._testbed.ports_of[dst]}
-        if port in last:
-            return "yes" if len(last) == 1 else "maybe"
+        last_hops = {self._testbed.ports[nic.peer].index for nic in self._testbed.ports_of[dst]}
+        if port in last_hops:
+            return "yes" if len(last_hops) == 1 else "maybe"
         for target in attachment(self._testbed, dst):
             here = set(attachment(self._testbed, src))
             while here and here != {target}:
                 ports = [p for name in sorted(here) for p in self._hops[name].get(target, ())]
-                if any(one.index == port for one in ports):
-                    return "yes" if len(ports) == 1 and len(last) == 1 else "maybe"
-                here = {self._testbed.peer_device(one).name for one in ports}
+                if any(hop.index == port for hop in ports):
+                    return "yes" if len(ports) == 1 and len(last_hops) == 1 else "maybe"
+                here = {self._testbed.peer_device(hop).name for hop in ports}
         return "no"

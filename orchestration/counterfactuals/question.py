@@ -1,4 +1,4 @@
-"""What is asked, which is made of the options of `closloop whatif` and `closloop credit`."""
+"""The options of `closloop whatif` and `closloop credit`: what the user asks."""
 
 from __future__ import annotations
 
@@ -9,54 +9,74 @@ from typing import Annotated
 import typer
 
 _Then = Annotated[
-    str, "Who decides afterwards: recorded (as it was), or tuner (from what it then sees)."
+    str, "Who decides afterwards: recorded (the recorded actions), or tuner (asked again)."
 ]
-_TrialName = Annotated[str, "Of a campaign's folder: this trial, like 'acc-*'."]
-_Name = Annotated[str, "--name", "-o", "What the result is called; default: made up."]
+_TrialName = Annotated[str, "Which trial of a campaign's folder, like 'acc-*'."]
+_Name = Annotated[
+    str, "--name", "-o", "The name of the result; the default is made of the question."
+]
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which decision is changed, and to what, as the user wrote it."""
+    """A counterfactual as the user asks for it: which decision is changed, and to what.
+
+    `lasts` is the option `--for`, `settings` are the options `--set`.
+    """
 
     run: Annotated[Path, typer.Argument(help="A trial's folder, or with --trial its campaign's.")]
-    at: Annotated[str, "The decision's time, like 2ms; 0ns: the start."]
+    at: Annotated[str, "The decision's time, like 2ms; 0ns is the start."]
     target: Annotated[
         str,
         "--queue",
         "--target",
-        "Where: leaf1:eth0, leaf1:eth0/1, or the switch or host of another knob.",
+        "The decision's target: leaf1:eth0, leaf1:eth0/1, or a switch or host for other knobs.",
     ]
     settings: Annotated[
         list[str],
-        typer.Option("--set", help="What instead, like kmin=20KB; again for more.", metavar="K=V"),
+        typer.Option(
+            "--set",
+            help="A value to set instead, like kmin=20KB; repeat it for more.",
+            metavar="K=V",
+        ),
     ]
     lasts: Annotated[
-        str, "--for", "How long it holds, like 300us; default: until its next decision."
+        str,
+        "--for",
+        "How long the change holds, like 300us; default: until the target's next decision.",
     ] = ""
     then: _Then = "recorded"
-    verify: Annotated[bool, "Also run it unchanged, and check that the parent comes out."] = False
+    verify: Annotated[
+        bool, "Also run the trial unchanged, and check that it repeats its parent."
+    ] = False
     trial: _TrialName = ""
     max_shown: Annotated[
-        int, "--max-shown", "--most", "How many of the most changed flows are listed."
+        int,
+        "--max-shown",
+        "--most",
+        "How many flows are listed, those with the largest change first.",
     ] = 10
     name: _Name = ""
 
 
 @dataclass(frozen=True)
 class CreditRequest:
-    """Which decisions of a trial are tried otherwise."""
+    """A credit analysis as the user asks for it: which decisions to replace, and how often."""
 
     run: Annotated[
         Path,
         typer.Argument(help="A learned tuner's trial, or with --trial its campaign's folder."),
     ]
     trial: _TrialName = ""
-    decisions: Annotated[int, typer.Option("--decisions", min=1, help="So many decisions.")] = 40
+    decisions: Annotated[
+        int, typer.Option("--decisions", min=1, help="How many decisions to replace.")
+    ] = 40
     alternatives: Annotated[
-        int, typer.Option("--alternatives", min=1, help="Other settings for each.")
+        int, typer.Option("--alternatives", min=1, help="How many other settings to try for each.")
     ] = 2
     then: _Then = "recorded"
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws decisions and settings.")] = 1
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="The seed that draws decisions and settings.")
+    ] = 1
     max_shown: Annotated[int, "--max-shown", "--most", "How many misleading cases are listed."] = 10
     name: _Name = ""

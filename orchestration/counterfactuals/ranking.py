@@ -1,11 +1,11 @@
-"""The statistics of credit: rankings by group, mean changes, and how far chance decides.
+"""The statistics of `closloop credit`: rank correlations, mean changes, and consistency.
 
-Whether one figure ranks cases as another does is Kendall's tau-b, which counts ties as M. G.
-Kendall, "The treatment of ties in ranking problems" (Biometrika 33, 1945): concordant less
-discordant pairs, over the geometric mean of the pairs that are not tied in the one and in the
-other. Intervals are percentiles of resampled clusters (B. Efron and R. J. Tibshirani, "An
-Introduction to the Bootstrap", 1993, section 13.3): cases of one cluster, the alternatives to one
-decision, are drawn together, as they are not independent.
+Do two measures put cases in the same order? That is Kendall's tau-b, with ties as in M. G. Kendall,
+"The treatment of ties in ranking problems" (Biometrika 33, 1945): concordant less discordant pairs,
+over the geometric mean of the pairs that are not tied in one and in the other measure. Intervals
+are percentiles of resampled clusters (B. Efron and R. J. Tibshirani, "An Introduction to the
+Bootstrap", 1993, section 13.3). The alternatives to one decision are a cluster and are drawn
+together, because they are not independent.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.core.records import Floats, Ints
 from orchestration.counterfactuals.decisions import Decision, Setting
 
-# A bootstrap over fewer decisions that changed anything draws the same few again and again, and
-# its interval would be too narrow.
+# With fewer decisions that changed anything, a bootstrap draws the same few again and again, and
+# its interval is too narrow.
 _MIN_MOVED = 8
 _RESAMPLES = 2_000
 _LEVEL = 0.95
 
-# What the reward is: of the next interval, of all that follow, and of all queues of the fabric.
+# Rewards: of the next interval, of all that follow (discounted), and of all queues of the fabric.
 REWARDS = {
     "reward": "reward, next interval",
     "returned": "return, discounted",
     "fabric": "return, all queues",
 }
-# What a decision should be judged by; less is better in each.
+# Outcomes that a decision should be judged by; smaller is better.
 OUTCOMES = {
     "slowdown": "mean slowdown",
-    "slowdown_near": "mean slowdown, flows under way",
+    "slowdown_near": "mean slowdown, running flows",
     "fct_small_ns": "mean FCT, up to 100KB",
     "fct_rest_ns": "mean FCT, above 100KB",
 }
@@ -46,7 +46,10 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Case:
-    """One alternative to one decision. `number` is the decision's, `queue_bytes` the queue then."""
+    """One alternative setting in place of one decision.
+
+    `number` is that of the decision, `queue_bytes` the queue length when it was made.
+    """
 
     label: str
     number: int
@@ -55,8 +58,8 @@ class Case:
     queue_bytes: int
 
     @property
-    def standing(self) -> bool:
-        """Whether packets stood in the queue when it was decided on."""
+    def queue_nonempty(self) -> bool:
+        """Whether there were packets in the queue when the decision was made."""
         return self.queue_bytes > 0
 
     @property
@@ -66,14 +69,17 @@ class Case:
 
 
 def half_marked_bytes(setting: Setting) -> float:
-    """Return the queue length at which RED marks half of the packets: one measure of its depth."""
+    """Return the queue length at which RED marks half of the packets, a measure of its depth."""
     low, high, maximum = (float(setting[name]) for name in ("kmin_bytes", "kmax_bytes", "pmax"))
     return high if maximum <= 0.5 else low + (high - low) * 0.5 / maximum
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A counterfactual's changes against its parent: of the reward, and of flows' completion."""
+class MeasuredCase:
+    """How a counterfactual differs from its parent: in rewards, and in flow completion.
+
+    `changed` counts flows with another FCT, `unfinished` how many more flows were not completed.
+    """
 
     case: Case
     reward: float
@@ -90,7 +96,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Tau-b of `cases` cases in `clusters` clusters, with its 95 % interval; NaN if undefined."""
+    """Kendall's tau-b with its 95 % interval; NaN if undefined."""
 
     tau: float
     low: float
@@ -101,10 +107,10 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How one reward ranks the cases of a group as one outcome does.
+    """Whether a reward puts the cases of a group in the same order as an outcome.
 
-    `agree` counts the cases in which the reward rises and the outcome improves, or both the other
-    way; `oppose` those in which the reward says the opposite.
+    `agree` counts the cases in which the reward rises and the outcome improves, or the reward falls
+    and the outcome gets worse. `oppose` counts those in which they move against each other.
     """
 
     group: str
@@ -117,14 +123,14 @@ class Ranking:
 
 @dataclass(frozen=True)
 class MeanChange:
-    """What the alternatives of a group did to a figure: the mean over decisions' means."""
+    """The mean change of a measure by the alternatives of a group, over the means of decisions."""
 
     group: str
     figure: str
     estimate: Estimate
 
 
-def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
+def rankings(measured: Sequence[MeasuredCase], seed: int) -> Iterator[Ranking]:
     """Yield the rankings of all cases by each reward and outcome, then those of groups."""
     cluster = np.array([one.case.number for one in measured])
     columns = {name: _column(measured, name) for name in (*REWARDS, *OUTCOMES)}
@@ -137,7 +143,7 @@ def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
             yield _ranking(group, "returned", outcome, columns, cluster, mask, seed)
 
 
-def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
+def mean_changes(measured: Sequence[MeasuredCase]) -> Iterator[MeanChange]:
     """Yield the mean changes of all cases and of groups, with Student's intervals over decisions.
 
     Alternatives to one decision are not independent: their mean is one observation.
@@ -154,38 +160,38 @@ def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
             yield MeanChange(group, figure, t_interval(means))
 
 
-def consistency(measured: Sequence[Measured], figure: str) -> tuple[int, int]:
-    """Return in how many pairs of like alternatives a figure moves the same way, and opposite ways.
+def consistency(measured: Sequence[MeasuredCase], figure: str) -> tuple[int, int]:
+    """Return in how many pairs of similar alternatives a measure moves the same and opposite ways.
 
-    A pair is of two alternatives to one decision, both deeper or both shallower, that changed the
-    figure, and not by the same. Where what follows a decision is chance, half of the pairs agree:
-    no reward can then rank the alternatives as the figure does.
+    A pair is two alternatives to one decision, both deeper or both shallower, that changed the
+    measure by different amounts. If chance alone decides what follows a decision, half of the pairs
+    move the same way. No reward can then rank the alternatives as the measure does.
     """
     same = opposite = 0
     for one, other in combinations(measured, 2):
         first, second = getattr(one, figure), getattr(other, figure)
-        like = (one.case.number, one.case.deeper) == (other.case.number, other.case.deeper)
-        if like and first != second:
+        similar = (one.case.number, one.case.deeper) == (other.case.number, other.case.deeper)
+        if similar and first != second:
             same += first * second > 0
             opposite += first * second < 0
     return same, opposite
 
 
-def groups_of(measured: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:
-    """Return the cases by the state of the queue, and by the direction of the alternative."""
-    standing = np.array([one.case.standing for one in measured])
+def groups_of(measured: Sequence[MeasuredCase]) -> dict[str, NDArray[np.bool_]]:
+    """Return which cases are in each group: by the queue's state, and deeper or shallower."""
+    queue_nonempty = np.array([one.case.queue_nonempty for one in measured])
     deeper = np.array([one.case.deeper for one in measured])
     return {
-        "empty queue": ~standing,
-        "standing queue": standing,
+        "empty queue": ~queue_nonempty,
+        "standing queue": queue_nonempty,
         "shallower": ~deeper,
         "deeper": deeper,
-        "standing, shallower": standing & ~deeper,
-        "standing, deeper": standing & deeper,
+        "standing, shallower": queue_nonempty & ~deeper,
+        "standing, deeper": queue_nonempty & deeper,
     }
 
 
-def _column(measured: Sequence[Measured], name: str) -> Floats:
+def _column(measured: Sequence[MeasuredCase], name: str) -> Floats:
     return np.array([getattr(one, name) for one in measured], dtype=np.float64)
 
 
@@ -207,25 +213,25 @@ def _ranking(
 
 
 def kendall(x: Floats, y: Floats, cluster: Ints, seed: int) -> Correlation:
-    """Return how `x` and `y` (cases,) rank cases alike; cases that lack one are left out.
+    """Return Kendall's tau-b of `x` and `y` (cases,), without the cases that lack one of them.
 
-    `cluster` (cases,) says which cases are drawn together. Without two distinct values of each,
-    tau is NaN; so are the bounds with fewer than three clusters.
+    `cluster` (cases,) says which cases are drawn together. Tau is NaN without two distinct values
+    of each; the ends of the interval are NaN with less than three clusters.
     """
     known = np.isfinite(x) & np.isfinite(y)
     x, y, cluster = x[known], y[known], cluster[known]
-    names, place = np.unique(cluster, return_inverse=True)
+    names, cluster_index = np.unique(cluster, return_inverse=True)
     signs = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
-    whole = np.ones((1, len(x)))
-    tau = float(_tau(*signs, whole)[0])
+    unweighted = np.ones((1, len(x)))
+    tau = float(_tau(*signs, unweighted)[0])
     if math.isnan(tau) or len(names) < 3:
         return Correlation(tau, math.nan, math.nan, len(x), len(names))
     rng = np.random.default_rng([seed, len(x)])
     drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
-    found = _tau(*signs, drawn[:, place].astype(np.float64))
-    found = found[np.isfinite(found)]
+    taus = _tau(*signs, drawn[:, cluster_index].astype(np.float64))
+    taus = taus[np.isfinite(taus)]
     tail = (1 - _LEVEL) / 2
-    low, high = np.quantile(found, (tail, 1 - tail)) if len(found) else (math.nan, math.nan)
+    low, high = np.quantile(taus, (tail, 1 - tail)) if len(taus) else (math.nan, math.nan)
     return Correlation(tau, float(low), float(high), len(x), len(names))
 
 
@@ -241,6 +247,6 @@ def _tau(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.floa
 
 
 def agreement(x: Floats, y: Floats) -> tuple[int, int]:
-    """Return how many cases have the same sign in both, and opposite ones; zeros are neither."""
+    """Return how many cases have the same sign in `x` and `y`, and how many opposite signs."""
     product = np.sign(x) * np.sign(y)
     return int((product > 0).sum()), int((product < 0).sum())

@@ -1,4 +1,4 @@
-"""`closloop whatif`, one trial with one decision changed, and `closloop credit`, many of them."""
+"""`closloop whatif` changes one decision of a trial, `closloop credit` many, one at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.machine import spare_threads
 from orchestration.counterfactuals.question import CreditRequest, Question
 
-_NOT_THE_SAME = 1
+# The exit code if the trial, run again unchanged, differs from its parent.
+_NOT_REPEATED = 1
 PAGE_FILE, CSV_FILE, JSON_FILE = "credit.html", "credit.csv", "credit.json"
 
 
@@ -31,34 +32,35 @@ def whatif(*, question: Question, running: Running) -> None:
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.ask import answer, prepare
-    from orchestration.counterfactuals.printed import answer_blocks, answer_to_json
+    from orchestration.counterfactuals.rendering import answer_blocks, answer_to_json
     from orchestration.render.terminal import show
 
-    asked = prepare(question, running.out, fresh=running.fresh)
-    for note in asked.replay.notes:
+    prepared = prepare(question, running.out, fresh=running.fresh)
+    for note in prepared.replay.notes:
         typer.echo(f"note: {note}", err=True)
-    typer.echo(f"campaign: {asked.replay.file}", err=True)
-    summary = running.run(announced(load_campaign(asked.replay.file), running.jobs))
+    typer.echo(f"campaign: {prepared.replay.file}", err=True)
+    summary = running.run(announced(load_campaign(prepared.replay.file), running.jobs))
     if summary.failed:
         running.show(summary)
         raise typer.Exit(summary.exit_code)
-    found = answer(asked, summary.folder)
+    found = answer(prepared, summary.folder)
     if running.as_json:
         print_json(answer_to_json(found, question.max_shown))
     else:
         show(*answer_blocks(found, question.max_shown))
         typer.echo(
-            f"more: closloop compare {asked.decisions.trial.folder} {found.trial.folder}", err=True
+            f"more: closloop compare {prepared.decisions.trial.folder} {found.trial.folder}",
+            err=True,
         )
-    raise typer.Exit(_NOT_THE_SAME if found.verified else summary.exit_code)
+    raise typer.Exit(_NOT_REPEATED if found.verified else summary.exit_code)
 
 
 @verb()
 def credit(*, request: CreditRequest, running: Running) -> None:
-    """Does a tuner's reward rank its decisions as flows' completion does?
+    """Does a tuner's reward rank its decisions as flow completion does?
 
-    Tries other settings in place of some decisions, one at a time; each costs one trial. The same
-    command goes on after Ctrl-C.
+    It tries other settings in place of some decisions, one at a time; each costs one trial. The
+    same command continues after Ctrl-C.
 
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 130 interrupted.
 
@@ -70,7 +72,7 @@ def credit(*, request: CreditRequest, running: Running) -> None:
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.credit import measure, plan_credit
-    from orchestration.counterfactuals.printed import (
+    from orchestration.counterfactuals.rendering import (
         credit_blocks,
         credit_csv,
         credit_page,
@@ -102,4 +104,4 @@ def credit(*, request: CreditRequest, running: Running) -> None:
     else:
         show(*credit_blocks(found, request.max_shown))
     typer.echo(f"page: {summary.folder / PAGE_FILE}, {CSV_FILE} and {JSON_FILE}", err=True)
-    raise typer.Exit(_NOT_THE_SAME if found.differing else summary.exit_code)
+    raise typer.Exit(_NOT_REPEATED if found.differing else summary.exit_code)

@@ -16,7 +16,7 @@ from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.csv_columns import Block, blocks, refuse, refuse_where, write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, FAILED, MISSING, UNFINISHED, Ints
-from orchestration.exchange.imported import Imported, ImportedFlows, numbered
+from orchestration.exchange.imported import Imported, ImportedFlows, number_names
 from orchestration.exchange.mapping import (
     DELIMITERS,
     SIZE_UNITS,
@@ -26,8 +26,8 @@ from orchestration.exchange.mapping import (
     TimeColumn,
     read_mapping,
 )
-from orchestration.exchange.records import FlowRecord, Recorded
-from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
+from orchestration.exchange.records import FlowRecord, RecordedFlows
+from orchestration.exchange.source import ExportedTrial, NewFolder, Run, export_targets, new_folder
 
 _STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
 ALL = "all"
@@ -159,7 +159,7 @@ class _Table:
 
     def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
         joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
-        klass, classes = numbered(self._klass)
+        klass, classes = number_names(self._klass)
         ids = joined.get("flow_id")
         order = np.arange(len(src))
         if ids is None:
@@ -204,7 +204,7 @@ def _wanted(mapping: CsvMapping) -> dict[str, str]:
     }
 
 
-def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str, str]]:
+def read_csv_records(path: Path, mapping_path: Path) -> tuple[RecordedFlows, dict[str, str]]:
     """Return the planned flows of a CSV, and `hosts` of the mapping file. Raises InputError."""
     mapping, _ = read_mapping(mapping_path, CsvMapping)
     columns = mapping.columns
@@ -225,7 +225,7 @@ def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str
     if not records:
         raise InputError.single(str(path), "has no flows below its header", "give a file with some")
     records.sort(key=lambda record: record.start_ns)
-    return Recorded(f"{len(records)} rows", records), dict(mapping.hosts)
+    return RecordedFlows(f"{len(records)} rows", records), dict(mapping.hosts)
 
 
 def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
@@ -236,7 +236,7 @@ def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
 
     Example: closloop export csv runs/quickstart -o exported
     """
-    places = export_places(run, out)
+    places = export_targets(run, out)
     with waiting("exporting"):
         for item, folder, _ in places:
             export_csv(item, folder)
@@ -247,7 +247,7 @@ def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
         typer.echo(f"{folder}: {len(item.schedule)} flows")
 
 
-def export_csv(item: Exported, folder: Path) -> None:
+def export_csv(item: ExportedTrial, folder: Path) -> None:
     """Write one trial into the new folder `folder`. Raises InputError if the folder exists."""
     if not len(item.schedule):
         raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")

@@ -27,17 +27,17 @@ from orchestration.core.units import (
     format_size,
     parse_rate_bps,
 )
-from orchestration.exchange.source import Exported
+from orchestration.exchange.source import ExportedTrial
 
 HEADER_BYTES = 48
 # LINK_DOWN counts from this time, even if the flows begin at another one.
 BASE_NS = 2_000_000_000
 # kmin and kmax in bytes and pmax, by rate.
-Thresholds = dict[int, tuple[int, int, float]]
+ThresholdMaps = dict[int, tuple[int, int, float]]
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
 # The other controls do not look at marks.
 DCTCP = 8
-MARKED = (1, DCTCP)
+ECN_MODES = (1, DCTCP)
 
 # The lines of a config file about a control, with run.py's values where it has only one.
 _FIXED = {
@@ -63,7 +63,7 @@ _GAIN, _DCTCP_GAIN = "0.00390625", "0.0625"
 
 
 @dataclass(frozen=True)
-class _Set:
+class _ParameterSet:
     """One set of run.py; `ai` and `hai` in Mb/s at 25 Gbit/s, `paper`: DCQCN's paper's timers."""
 
     mode: int
@@ -76,15 +76,15 @@ class _Set:
 
 # By our name of run.py's --cc: hpcc is its hp, hpcc-pint its hpccPint, - stands for its _.
 _SETS = {
-    "dcqcn": _Set(1, 5, 50, ack_first=True),
-    "dcqcn-paper": _Set(1, 5, 50, ack_first=True, paper=True),
-    "dcqcn-vwin": _Set(1, 5, 50, window=True),
-    "dcqcn-paper-vwin": _Set(1, 5, 50, window=True, paper=True),
-    "hpcc": _Set(3, 10, 10, window=True),
-    "timely": _Set(7, 25, 125, ack_first=True),
-    "timely-vwin": _Set(7, 25, 125, window=True, ack_first=True),
-    "dctcp": _Set(8, 10, 10, window=True),
-    "hpcc-pint": _Set(10, 10, 10, window=True),
+    "dcqcn": _ParameterSet(1, 5, 50, ack_first=True),
+    "dcqcn-paper": _ParameterSet(1, 5, 50, ack_first=True, paper=True),
+    "dcqcn-vwin": _ParameterSet(1, 5, 50, window=True),
+    "dcqcn-paper-vwin": _ParameterSet(1, 5, 50, window=True, paper=True),
+    "hpcc": _ParameterSet(3, 10, 10, window=True),
+    "timely": _ParameterSet(7, 25, 125, ack_first=True),
+    "timely-vwin": _ParameterSet(7, 25, 125, window=True, ack_first=True),
+    "dctcp": _ParameterSet(8, 10, 10, window=True),
+    "hpcc-pint": _ParameterSet(10, 10, 10, window=True),
 }
 _SHARED = ("MIN_RATE", "ACK_HIGH_PRIO", "HAS_WIN", "VAR_WIN", "GLOBAL_T", "L2_ACK_INTERVAL")
 _INT = ("RATE_AI", "U_TARGET", "MI_THRESH", "FAST_REACT", "SAMPLE_FEEDBACK")
@@ -98,7 +98,7 @@ _USED = {
 
 
 @dataclass(frozen=True)
-class Control:
+class HpccControl:
     """A congestion control there: the name of its set, CC_MODE, and its lines of a config file."""
 
     name: str
@@ -111,7 +111,7 @@ class Control:
         return (*_USED[self.mode], *_SHARED)
 
 
-def control_of(name: str, nic_bps: int) -> Control:
+def control_of(name: str, nic_bps: int) -> HpccControl:
     """Return a control with run.py's values for NICs of `nic_bps`. Raises InputError if unknown."""
     if name not in _SETS:
         what, known = f"the simulator has no {name!r}", ", ".join(_SETS)
@@ -136,10 +136,10 @@ def control_of(name: str, nic_bps: int) -> Control:
     }
     if dctcp:
         values["DCTCP_RATE_AI"] = "615Mb/s"
-    return Control(name, chosen.mode, values)
+    return HpccControl(name, chosen.mode, values)
 
 
-def changed(control: Control, own: Mapping[str, str]) -> Control:
+def with_parameters(control: HpccControl, own: Mapping[str, str]) -> HpccControl:
     """Return a control with some values replaced.
 
     Raises InputError for a key that says nothing of a control, or a value of another kind.
@@ -151,16 +151,16 @@ def changed(control: Control, own: Mapping[str, str]) -> Control:
         if _number(value) is None or value.endswith("/s") != control.values[key].endswith("/s"):
             what = f"{key} cannot be {value!r}"
             raise InputError.single("--set", what, f"write it like {control.values[key]}")
-    return Control(control.name, control.mode, {**control.values, **own})
+    return HpccControl(control.name, control.mode, {**control.values, **own})
 
 
-def closest(mode: int, values: Mapping[str, str], nic_bps: int) -> Control | None:
+def closest_control(mode: int, values: Mapping[str, str], nic_bps: int) -> HpccControl | None:
     """Return run.py's set that a config file's values are closest to; None for another mode."""
     sets = [control_of(name, nic_bps) for name, one in _SETS.items() if one.mode == mode]
-    return min(sets, key=lambda one: len(differences(one, values)), default=None)
+    return min(sets, key=lambda one: len(control_differences(one, values)), default=None)
 
 
-def differences(control: Control, values: Mapping[str, str]) -> dict[str, str]:
+def control_differences(control: HpccControl, values: Mapping[str, str]) -> dict[str, str]:
     """Return which of the values that matter to a control are not its own: key -> value."""
     return {
         key: values[key]
@@ -169,7 +169,7 @@ def differences(control: Control, values: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def in_words(control: Control, other: Mapping[str, str]) -> str:
+def differences_text(control: HpccControl, other: Mapping[str, str]) -> str:
     """Return differences as `RATE_AI 50Mb/s (run.py: 5Mb/s)`."""
     return ", ".join(
         f"{key} {value} (run.py: {control.values[key]})" for key, value in other.items()
@@ -224,7 +224,7 @@ _PROBABILITY_STEP = 2.0**-32
 
 
 @dataclass(frozen=True)
-class Clock:
+class SimulatorTimes:
     """The simulator's times: `base_ns` is the trial's 0, `dump_ns` the dump that ends arrivals."""
 
     base_ns: int
@@ -232,7 +232,7 @@ class Clock:
     stop_ns: int
 
 
-def clock_of(spec: TrialSpec) -> Clock:
+def simulator_times(spec: TrialSpec) -> SimulatorTimes:
     """Return times that begin at 2 s or later, as little as lets arrivals end at a dump.
 
     They begin at a whole microsecond, for LINK_DOWN. The simulator stops after the dump.
@@ -241,10 +241,12 @@ def clock_of(spec: TrialSpec) -> Clock:
     dump_ns = -(-(BASE_NS + lasts_ns) // DUMP_NS) * DUMP_NS
     base_ns = dump_ns - lasts_ns
     stop_ns = base_ns + spec.duration_ns + spec.drain_ns
-    return Clock(base_ns, dump_ns, max(stop_ns, dump_ns + 1000))
+    return SimulatorTimes(base_ns, dump_ns, max(stop_ns, dump_ns + 1000))
 
 
-def thresholds_of(item: Exported, control: Control, wanted: bool, notes: list[str]) -> Thresholds:
+def threshold_maps(
+    item: ExportedTrial, control: HpccControl, wanted: bool, notes: list[str]
+) -> ThresholdMaps:
     """Return the maps of thresholds; run.py's if they are not `wanted` or not known.
 
     Raises InputError for thresholds that maps by rate, in whole KB, cannot express.
@@ -264,7 +266,7 @@ def thresholds_of(item: Exported, control: Control, wanted: bool, notes: list[st
     if known.changed:
         notes.append("the tuner changes thresholds; the config has those of the start")
     of_port = np.array([queue.rate_bps for queue in item.testbed.queues])
-    result: Thresholds = {}
+    result: ThresholdMaps = {}
     for rate in rates:
         mine = of_port == rate
         kmin, kmax = known.kmin_bytes[mine], known.kmax_bytes[mine]
@@ -282,10 +284,10 @@ def thresholds_of(item: Exported, control: Control, wanted: bool, notes: list[st
 
 
 def config_text(
-    item: Exported,
-    control: Control,
-    marks: Thresholds,
-    clock: Clock,
+    item: ExportedTrial,
+    control: HpccControl,
+    marks: ThresholdMaps,
+    clock: SimulatorTimes,
     down: tuple[int, int, int],
     prefix: str,
     notes: list[str],
@@ -348,14 +350,14 @@ def config_text(
     return "".join(f"{key} {value}\n" for key, value in lines.items())
 
 
-def _about_control(item: Exported, control: Control) -> list[str]:
+def _about_control(item: ExportedTrial, control: HpccControl) -> list[str]:
     testbed, paths = item.testbed, PathTable(item.testbed)
     nic_bps = testbed.nic_rates_bps[0]
     own = control_of(control.name, nic_bps)
-    other = differences(own, control.values)
+    other = control_differences(own, control.values)
     notes = [
         f"parameters are those of run.py for {control.name} at {format_rate(nic_bps)}"
-        + (f", but for {in_words(own, other)}" if other else "")
+        + (f", but for {differences_text(own, other)}" if other else "")
     ]
     if control.mode == DCTCP and "DCTCP_RATE_AI" not in other:
         here = rate_step_mbps(testbed, paths, testbed.mss_bytes + HEADER_BYTES)
@@ -363,14 +365,14 @@ def _about_control(item: Exported, control: Control) -> list[str]:
             f"run.py's DCTCP_RATE_AI is worked out for 13us and 1,000 B; this fabric's would be "
             f"{here}Mb/s (--set DCTCP_RATE_AI={here}Mb/s)"
         )
-    if control.mode not in MARKED:
+    if control.mode not in ECN_MODES:
         notes.append(f"{control.name} does not look at marks: thresholds change nothing there")
     elif float(control.values["HAS_WIN"]):
         notes.append(window_note(control, window_bytes(testbed, paths, testbed.mss_bytes)))
     return notes
 
 
-def window_note(control: Control, window: int) -> str:
+def window_note(control: HpccControl, window: int) -> str:
     """Return that a flow's window bounds queues, whatever the thresholds."""
     return (
         f"{control.name} has a window of at most {format_size(window, 1)} a flow there (HAS_WIN "

@@ -25,17 +25,17 @@ from orchestration.core.records import Schedule
 from orchestration.core.topology import Testbed
 from orchestration.exchange.hpcc_config import (
     BASE_NS,
-    Clock,
-    Control,
-    changed,
-    clock_of,
+    HpccControl,
+    SimulatorTimes,
     config_text,
     control_of,
-    thresholds_of,
+    simulator_times,
+    threshold_maps,
+    with_parameters,
 )
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import MAX_NODES
-from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
+from orchestration.exchange.source import ExportedTrial, NewFolder, Run, export_targets, new_folder
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
 _MAX_BYTES = 2**32 - 1
@@ -91,7 +91,7 @@ def export_runs(
     parameters = dict(_parameter(text) for text in settings)
     export = partial(export_hpcc, control=control, thresholds=thresholds, parameters=parameters)
     with waiting("exporting"):
-        places = export_places(run, out, prefix)
+        places = export_targets(run, out, prefix)
         written = [export(item, folder, prefix=seen) for item, folder, seen in places]
     if as_json:
         print_json([{**vars(one), "folder": str(one.folder)} for one in written])
@@ -113,7 +113,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def export_hpcc(
-    item: Exported,
+    item: ExportedTrial,
     folder: Path,
     *,
     control: str = "",
@@ -135,10 +135,10 @@ def export_hpcc(
         raise InputError.single(place, what, "choose another folder with -o, or --prefix")
     _refuse_testbed(item.testbed)
     _refuse_schedule(item.schedule, item.testbed)
-    clock = clock_of(item.spec)
+    clock = simulator_times(item.spec)
     down = _link_down(item, clock)
     chosen = _control(item, control, parameters)
-    marks = thresholds_of(item, chosen, thresholds, notes)
+    marks = threshold_maps(item, chosen, thresholds, notes)
     ports = _class_ports(item.schedule.classes)
     config = config_text(item, chosen, marks, clock, down, place, notes)
     with new_folder(folder) as partial:
@@ -152,7 +152,7 @@ def export_hpcc(
     return HpccExport(folder, f"{place}/config.txt", len(item.schedule), tuple(notes))
 
 
-def _control(item: Exported, name: str, parameters: Mapping[str, str]) -> Control:
+def _control(item: ExportedTrial, name: str, parameters: Mapping[str, str]) -> HpccControl:
     """Return the control called `name`, or the trial's own; an import keeps its parameters."""
     own = item.spec.host.congestion_control
     kept: Mapping[str, str] = {}
@@ -160,7 +160,9 @@ def _control(item: Exported, name: str, parameters: Mapping[str, str]) -> Contro
         facts = item.result.facts
         own = str(facts.get(CONGESTION_CONTROL, UNKNOWN_CONTROL))
         kept = {} if name else facts.get("hpcc_parameters", {})
-    return changed(control_of(name or own, item.testbed.nic_rates_bps[0]), {**kept, **parameters})
+    return with_parameters(
+        control_of(name or own, item.testbed.nic_rates_bps[0]), {**kept, **parameters}
+    )
 
 
 def _refuse_testbed(testbed: Testbed) -> None:
@@ -199,7 +201,7 @@ def _refuse_schedule(schedule: Schedule, testbed: Testbed) -> None:
         raise InputError.single("the schedule", what, "export a shorter trial")
 
 
-def _link_down(item: Exported, clock: Clock) -> tuple[int, int, int]:
+def _link_down(item: ExportedTrial, clock: SimulatorTimes) -> tuple[int, int, int]:
     """Return the values of LINK_DOWN: a time in us and two node ids, all 0 for no failure."""
     steps = [step for step in fault_plan(item.spec, item.testbed) if step.kind == "links"]
     if not steps:
@@ -259,7 +261,9 @@ def _rate(bps: int) -> str:
     return f"{bps}bps"
 
 
-def _flows(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> Iterator[str]:
+def _flows(
+    item: ExportedTrial, ports: list[tuple[int, int]], clock: SimulatorTimes
+) -> Iterator[str]:
     schedule = item.schedule
     ids = _ids(item.testbed)
     host = [ids[name] for name in item.testbed.hosts]
@@ -273,7 +277,9 @@ def _flows(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> Iterat
         yield f"{host[src]} {host[dst]} {marks[klass]} {size} {seconds}\n"
 
 
-def _names(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> dict[str, object]:
+def _names(
+    item: ExportedTrial, ports: list[tuple[int, int]], clock: SimulatorTimes
+) -> dict[str, object]:
     return {
         "format": NAMES_FORMAT,
         "trial": item.spec.id if item.result is not None else "",

@@ -23,10 +23,10 @@ from orchestration.exchange.hpcc_config import (
     BASE_NS,
     DCTCP,
     HEADER_BYTES,
-    Control,
-    closest,
-    differences,
-    in_words,
+    HpccControl,
+    closest_control,
+    control_differences,
+    differences_text,
     window_bytes,
     window_note,
 )
@@ -43,14 +43,14 @@ from orchestration.exchange.hpcc_results import (
     PFC_KINDS,
     HpccFct,
     HpccPauses,
-    pair,
+    match_flows,
     queue_facts,
     read_fct,
     read_pfc,
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import tiers
-from orchestration.exchange.source import quantity
+from orchestration.exchange.source import parse_quantity
 from orchestration.results.reader import read_json
 from orchestration.results.stamp import Reason
 
@@ -93,7 +93,7 @@ def import_hpcc(
     topology = read_topology(files.topology)
     config = read_config(files.config) if files.config else HpccConfig()
     names = _read_names(files.names, topology) if files.names else Names.of(topology)
-    given_ns = quantity("--base", base, parse_duration_ns)
+    given_ns = parse_quantity("--base", base, parse_duration_ns)
     base_ns = names.base_ns if given_ns is None else given_ns
     testbed = _testbed(topology, config, names)
     fct = read_fct(files.fct, topology) if files.fct else None
@@ -101,15 +101,15 @@ def import_hpcc(
     findings: list[Reason] = []
     imported = _flows(flows, fct, topology, names, base_ns, findings)
     imported = dataclasses.replace(imported, in_order=files.names is not None and flows is not None)
-    control = closest(config.mode, config.values, testbed.nic_rates_bps[0])
-    findings += _about_control(config, control, testbed)
+    control = closest_control(config.mode, config.values, testbed.nic_rates_bps[0])
+    findings += _control_findings(config, control, testbed)
     queues = queue_facts(
         files.queues, topology, testbed, base_ns, imported.start_ns, names.duration_ns, findings
     )
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)
     # the set of run.py whose values the config has, else the mode's name
-    same = control is not None and not differences(control, config.values)
+    same = control is not None and not control_differences(control, config.values)
     called = control.name if control is not None and same else config.congestion_control
     keys = control.values if control is not None else ()
     own = {key: config.values[key] for key in keys if key in config.values}
@@ -241,15 +241,15 @@ def _flows(
         findings.append(Reason("flows-unknown", "warning", text))
         start, src, dst = fct.start_ns, fct.src, fct.dst
         size, group, port = fct.size_bytes, np.full(len(fct), 3, dtype=np.int64), fct.dport
-        end, alone = fct.start_ns + fct.fct_ns, fct.alone_ns
+        end, alone = fct.start_ns + fct.fct_ns, fct.standalone_ns
     else:
         start, src, dst = flows.start_ns, flows.src, flows.dst
         size, group, port = flows.size_bytes, flows.group, flows.dport
         end, alone = np.full((2, len(flows)), MISSING, dtype=np.int64)
         if fct is not None:
-            flow, off = pair(fct, flows)
+            flow, off = match_flows(fct, flows)
             end[flow] = start[flow] + fct.fct_ns
-            alone[flow] = fct.alone_ns
+            alone[flow] = fct.standalone_ns
             if off:
                 text = f"{off} flows started a nanosecond off, as its clock rounds seconds"
                 findings.append(Reason("start-rounded", "warning", text))
@@ -341,15 +341,15 @@ def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[
     )
 
 
-def _about_control(
-    config: HpccConfig, control: Control | None, testbed: Testbed
+def _control_findings(
+    config: HpccConfig, control: HpccControl | None, testbed: Testbed
 ) -> Iterator[Reason]:
     """Yield how a control differs from run.py's, and that a window leaves thresholds no effect."""
     if control is None:
         return
-    if other := differences(control, config.values):
+    if other := control_differences(control, config.values):
         rate = format_rate(testbed.nic_rates_bps[0])
-        text = f"{control.name} at {rate} with other parameters: {in_words(control, other)}"
+        text = f"{control.name} at {rate} with other parameters: {differences_text(control, other)}"
         yield Reason("parameters", "warning", text)
     if control.mode == DCTCP and config.values.get("HAS_WIN", "1") != "0":
         window = window_bytes(testbed, PathTable(testbed), config.payload_bytes)

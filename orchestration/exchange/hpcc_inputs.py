@@ -21,8 +21,13 @@ from orchestration.core.provenance import shared_buffer_words
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, format_size, parse_duration_ns, parse_rate_bps
-from orchestration.exchange.hpcc_config import BASE_NS, CONGESTION_CONTROL, Thresholds, window_bytes
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
+from orchestration.exchange.hpcc_config import (
+    BASE_NS,
+    CONGESTION_CONTROL,
+    ThresholdMaps,
+    window_bytes,
+)
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, concatenated, head, rows
 
 DEFAULT_PAYLOAD_BYTES = 1000
 DEFAULT_BUFFER_MIB = 16
@@ -102,7 +107,7 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
         parts.append((src, dst, group, dport, size, start_ns))
     if not parts:
         raise InputError.single(str(path), "has no flows", "give a file with one flow or more")
-    return HpccFlows(path, *joined(parts))
+    return HpccFlows(path, *concatenated(parts))
 
 
 def _starts(block: Rows) -> Ints:
@@ -189,7 +194,7 @@ class HpccConfig:
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES
     buffer_bytes: int = DEFAULT_BUFFER_MIB << 20
     congestion_control: str = ""
-    thresholds: Thresholds | None = None
+    thresholds: ThresholdMaps | None = None
     link_down: tuple[int, int, int] | None = None
     stop_ns: int = 0
     mode: int = 0
@@ -250,7 +255,7 @@ def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
     return found
 
 
-def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresholds | None:
+def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> ThresholdMaps | None:
     maps: list[dict[int, float]] = []
     for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"):
         if key not in values:

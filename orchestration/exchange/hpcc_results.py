@@ -25,7 +25,7 @@ from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, concatenated, head, rows
 from orchestration.results.stamp import Reason
 
 # The simulator reads start times as doubles in seconds, and truncates them to nanoseconds.
@@ -55,7 +55,7 @@ class HpccFct:
     size_bytes: Ints
     start_ns: Ints
     fct_ns: Ints
-    alone_ns: Ints
+    standalone_ns: Ints
 
     def __len__(self) -> int:
         return len(self.line)
@@ -85,7 +85,7 @@ def read_fct(path: Path, topology: HpccTopology) -> HpccFct:
         raise InputError.single(
             str(path), "has no finished flows", "give the file of a run that came to its end"
         )
-    return HpccFct(path, *joined(parts))
+    return HpccFct(path, *concatenated(parts))
 
 
 def _nodes(block: Rows, column: int) -> Ints:
@@ -106,7 +106,7 @@ def _node(block: Rows, row: int, cell: bytes) -> int:
     return (int(cell, 16) >> 8) & 0xFFFF
 
 
-def pair(fct: HpccFct, flows: HpccFlows) -> tuple[Ints, int]:
+def match_flows(fct: HpccFct, flows: HpccFlows) -> tuple[Ints, int]:
     """Return the flow of each fct row in the flow file of the same run, shape (rows,).
 
     Also returns how many rows begin a nanosecond off their flow.
@@ -202,7 +202,7 @@ def read_pfc(path: Path, topology: HpccTopology) -> HpccPauses:
     if not parts:
         none = np.zeros(0, dtype=np.int64)
         return HpccPauses(none, none, none, none)
-    return HpccPauses(*joined(parts))
+    return HpccPauses(*concatenated(parts))
 
 
 def port_counts(topology: HpccTopology) -> Ints:
@@ -242,7 +242,9 @@ def queue_facts(
         findings.append(Reason("queues-unknown", "warning", text))
         return {}
     pause_ns = int(np.diff(np.sort(start_ns)).max(initial=0))
-    arriving = from_ns >= 0 and last_ns <= until_ns <= max(arrived_ns + 1000, last_ns + pause_ns)
+    covers_arrivals = from_ns >= 0 and last_ns <= until_ns <= max(
+        arrived_ns + 1000, last_ns + pause_ns
+    )
     labels = [device.name for device in testbed.devices]
     return {
         "queue_histogram": {
@@ -250,7 +252,7 @@ def queue_facts(
             "from_ns": from_ns,
             "until_ns": until_ns,
             "arrived_ns": arrived_ns,
-            "while_flows_arrived": arriving,
+            "while_flows_arrived": covers_arrivals,
             "queues": {
                 testbed.ports_of[labels[switch]][port].label: {"counts": counts}
                 for (switch, port), counts in sorted(found.counts.items())
@@ -292,7 +294,7 @@ def _read(path: Path, topology: HpccTopology, wanted_ns: int) -> QueueHistogram:
             if cells[0] == b"time:":
                 (t_ns,) = (int(cell) for cell in cells[1:])
                 if here is not None:
-                    _grown(path, number, last, here)
+                    _check_counts_grow(path, number, last, here)
                     last = here
                 if t_ns <= last.until_ns:
                     what = f"the time {t_ns} ns is not after {last.until_ns} ns"
@@ -314,11 +316,13 @@ def _read(path: Path, topology: HpccTopology, wanted_ns: int) -> QueueHistogram:
         here.counts[switch, port - 1] = counts
     if here is None:
         raise InputError.single(str(path), "has no `time:` line", CHECK_FORMAT)
-    _grown(path, number, last, here)
+    _check_counts_grow(path, number, last, here)
     return chosen or here
 
 
-def _grown(path: Path, line: int, before: QueueHistogram, after: QueueHistogram) -> None:
+def _check_counts_grow(
+    path: Path, line: int, before: QueueHistogram, after: QueueHistogram
+) -> None:
     """Raise InputError if a queue has fewer samples than before: two runs, or a truncated file."""
     for queue, counts in before.counts.items():
         if sum(after.counts.get(queue, ())) < sum(counts):

@@ -91,7 +91,7 @@ class ImportedFlows:
         return replace(self, **columns)
 
 
-def numbered(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+def number_names(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Return each name's number, and the names in order of appearance."""
     code = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.fromiter(map(code.__getitem__, names), np.int64, len(names)), tuple(code)
@@ -135,7 +135,7 @@ class Imported:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenTrial:
     """The outcome of an import: the trial's folder, its stamp, and counts of flows."""
 
     folder: Path
@@ -151,7 +151,7 @@ def write_imported(
     label: str,
     seed: int | None = None,
     repeat: int | None = None,
-) -> Written:
+) -> WrittenTrial:
     """Write the results as a trial in the campaign folder `out`, with `label` as its tuner.
 
     A failure leaves nothing behind. Raises InputError if the trial exists already and TrialError if
@@ -192,7 +192,7 @@ def write_imported(
             "give another --label or --repeat, or another folder with -o; or remove that one",
         )
     write_trial(folder, trial, testbed, schedule, record, stamp, _facts(imported), ideal)
-    return Written(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
+    return WrittenTrial(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
 
 
 def _no_samples(testbed: Testbed, scope: Scope) -> Samples:

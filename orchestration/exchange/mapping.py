@@ -66,7 +66,7 @@ class OneBigSwitch(StrictModel):
     mtu: Size = 1500
 
 
-class _Placed(StrictModel):
+class _FabricMapping(StrictModel):
     testbed: str | None = None
     one_big_switch: OneBigSwitch | None = None
     hosts: dict[str, str] = Field(default_factory=dict)
@@ -89,7 +89,7 @@ class CsvColumnsOfFlows(StrictModel):
     flow_id: str | None = None
 
 
-class CsvMapping(_Placed):
+class CsvMapping(_FabricMapping):
     """Schema of the mapping file of `closloop import csv` and `import flows --from csv`."""
 
     delimiter: Literal["comma", "semicolon", "tab", "bar", "space"] = "comma"
@@ -134,7 +134,7 @@ class OmnetppQueues(StrictModel):
     sample_period: Annotated[Duration, Field(gt=0)] = 100_000
 
 
-class OmnetppMapping(_Placed):
+class OmnetppMapping(_FabricMapping):
     """Schema of the mapping file of `closloop import omnetpp`."""
 
     flows: OmnetppFlows

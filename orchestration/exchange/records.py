@@ -1,7 +1,8 @@
-"""Flow records (source, destination, bytes, time), and what a file holds that is made into none.
+"""Flow records (source, destination, bytes, time), and the packets that none is made of.
 
-A kind of traffic whose flows would be wrong or missing is refused, unless the user leaves it out by
-its name. All others are counted, and stand in the notes.
+Some kinds of traffic would give wrong flows, or none: RoCE and tunnels. A file with such packets is
+refused unless the user leaves that kind out by its name. All other unsupported packets are counted,
+and the notes say how many there are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from orchestration.core.errors import InputError, check_known
 
 
 class FlowRecord(NamedTuple):
-    """One flow in one direction. Times are ns since 1970; `key` is a five-tuple or similar."""
+    """One flow in one direction.
+
+    `key` identifies the flow, for instance by its five-tuple. Times are in ns since 1970.
+    """
 
     key: tuple[object, ...]
     src: str
@@ -29,29 +33,32 @@ class FlowRecord(NamedTuple):
 
 
 @dataclass
-class Recorded:
-    """The records of a file, its kind, and notes on what was left out, estimated or unknown."""
+class RecordedFlows:
+    """The flow records of a file, and notes on what was left out, estimated or unknown.
+
+    `source` says how much was read, like `1200 packets`.
+    """
 
     source: str
     records: list[FlowRecord]
     notes: list[str] = field(default_factory=list)
 
 
-def merged(records: Iterable[FlowRecord], idle_ns: int) -> tuple[list[FlowRecord], int]:
-    """Join the records of one key that follow each other within `idle_ns`, sorted by start.
+def merge_records(records: Iterable[FlowRecord], idle_ns: int) -> tuple[list[FlowRecord], int]:
+    """Join records with the same key that follow each other within `idle_ns`; sort by start.
 
-    Exporters report a long flow in pieces. Also return how many records begin before the one that
-    they continue ends: pieces of one exporter do not.
+    NetFlow exporters report a long flow in pieces. Also return how many records begin before the
+    record that they continue has ended; that does not happen with records of a single exporter.
     """
     overlaps = 0
     result: list[FlowRecord] = []
     last: dict[tuple[object, ...], int] = {}
     for record in sorted(records, key=lambda record: record.start_ns):
-        place = last.get(record.key)
-        if place is not None and record.start_ns - result[place].end_ns <= idle_ns:
-            before = result[place]
+        index = last.get(record.key)
+        if index is not None and record.start_ns - result[index].end_ns <= idle_ns:
+            before = result[index]
             overlaps += record.start_ns < before.end_ns
-            result[place] = before._replace(
+            result[index] = before._replace(
                 end_ns=max(before.end_ns, record.end_ns),
                 size_bytes=before.size_bytes + record.size_bytes,
             )
@@ -61,32 +68,38 @@ def merged(records: Iterable[FlowRecord], idle_ns: int) -> tuple[list[FlowRecord
     return result, overlaps
 
 
-def counted(notes: Sequence[tuple[int, str]]) -> list[str]:
-    """Return `N words` for each count above 0."""
+def nonzero_counts(notes: Sequence[tuple[int, str]]) -> list[str]:
+    """Return a note for each count above 0: the count, then the text."""
     return [f"{count} {words}" for count, words in notes if count]
 
 
-class Unread(NamedTuple):
-    """A kind of packets or records. `name` is what `--without` calls it, "" if it is counted."""
+class UnsupportedKind(NamedTuple):
+    """A kind of packets or records that no flow is made of.
+
+    `words` describes it. `name` is its name in `--without`, "" for a kind that is only counted.
+    """
 
     words: str
     name: str = ""
 
 
-# RoCE (InfiniBand's spec, annexes A16 and A17): a flow is a queue pair, its payload is without BTH
-# and CRC, and its sequence numbers are those of packets.
-ROCE = Unread(
-    "RoCE (UDP port 4791, or Ethertype 0x8915), whose flows are queue pairs, not read yet", "roce"
+# RoCE (InfiniBand's specification, annexes A16 and A17): a flow is a queue pair, its payload is
+# without BTH and CRC, and its sequence numbers count packets.
+ROCE = UnsupportedKind(
+    "RoCE (UDP port 4791, or Ethertype 0x8915), whose queue pairs are not read yet",
+    "roce",
 )
-TUNNEL = Unread(
-    "a tunnel's (VXLAN, Geneve, GRE, IP in IP, IPsec, MPLS, PPPoE), whose inner flows are not read",
+TUNNEL = UnsupportedKind(
+    "in a tunnel (VXLAN, Geneve, GRE, IP in IP, IPsec, MPLS, PPPoE); inner flows are not read",
     "tunnels",
 )
-NOT_IP = Unread("not IP (ARP, LLDP and the like)")
-OTHER = Unread("neither TCP nor UDP")
-CUT = Unread("cut within their headers")
-FRAGMENT = Unread("later fragments (UDP's first one counts for all; TCP's bytes in them may lack)")
-MALFORMED = Unread("of an impossible length")
+NOT_IP = UnsupportedKind("not IP (ARP, LLDP and the like)")
+OTHER = UnsupportedKind("neither TCP nor UDP")
+CUT = UnsupportedKind("cut off within their headers")
+FRAGMENT = UnsupportedKind(
+    "later fragments (the first one of UDP counts for all; TCP's bytes in them may be missing)"
+)
+MALFORMED = UnsupportedKind("of an impossible length")
 REFUSED = {kind.name: kind for kind in (ROCE, TUNNEL)}
 
 # VXLAN's port (RFC 7348), Linux' default for it, and Geneve's (RFC 8926).
@@ -94,10 +107,10 @@ _VXLAN_PORTS, _GENEVE_PORT, _ROCE_PORT = (4789, 8472), 6081, 4791
 TUNNEL_PROTOCOLS = frozenset((4, 41, 47, 50, 51))  # IP in IP, IPv6 in IP, GRE, ESP, AH
 
 
-def kind_of_datagram(port: int, payload: bytes = b"") -> Unread | None:
-    """Return the kind of datagrams to a UDP port that flows are not made of; None for others.
+def kind_of_datagram(port: int, payload: bytes = b"") -> UnsupportedKind | None:
+    """Return the unsupported kind of datagrams to a UDP port; None if flows are made of them.
 
-    The beginning of a `payload` that is no header of such a tunnel tells another use of its port.
+    A `payload` that does not begin with the header of a tunnel shows another use of its port.
     """
     if port == _ROCE_PORT:
         return ROCE
@@ -108,30 +121,30 @@ def kind_of_datagram(port: int, payload: bytes = b"") -> Unread | None:
     return None
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise InputError for a name that is no refused kind's."""
+def check_without(names: Sequence[str]) -> None:
+    """Raise InputError for names in `--without` that are not those of refused kinds."""
     check_known("--without", "unknown: {!r}", names, REFUSED)
 
 
-class Tally:
-    """Counts what is not read, and refuses what the user did not leave out (`without`)."""
+class UnsupportedCounts:
+    """Counts unsupported packets or records by kind; refuses kinds that `without` does not name."""
 
     def __init__(self, noun: str, without: Collection[str] = ()) -> None:
         self._noun, self._without = noun, without
-        self._counts: Counter[Unread] = Counter()
+        self._counts: Counter[UnsupportedKind] = Counter()
 
-    def add(self, kind: Unread, where: str) -> None:
-        """Count a packet or record at `where`. Raises InputError for a refused kind."""
+    def add(self, kind: UnsupportedKind, where: str) -> None:
+        """Count a packet or record, which is at `where`. Raises InputError for a refused kind."""
         if kind.name and kind.name not in self._without:
             raise InputError.single(
                 where,
                 f"is {kind.words}",
-                f"to make flows of the rest, leave such out: --without {kind.name}",
+                f"to make flows of the rest, leave this kind out: --without {kind.name}",
             )
         self._counts[kind] += 1
 
     def notes(self) -> list[tuple[int, str]]:
-        """Return a count and words for each kind."""
+        """Return a count and a text for each kind."""
         return [
             (count, f"{self._noun} are {kind.words}{', left out' if kind.name else ''}")
             for kind, count in self._counts.items()
@@ -154,9 +167,10 @@ _SYN = 2
 
 
 class Packet(NamedTuple):
-    """The headers of a packet. `key` is the five-tuple as bytes; `sequence` is TCP's, or -1.
+    """What the headers of a TCP or UDP packet say.
 
-    `opens` says whether it is a SYN, which occupies the number before `sequence`.
+    `key` is the five-tuple as bytes. `sequence` is TCP's number of the first payload byte, -1 for
+    UDP. `opens` says whether the packet is a SYN, which occupies the number before `sequence`.
     """
 
     key: bytes
@@ -165,13 +179,13 @@ class Packet(NamedTuple):
     opens: bool = False
 
 
-def parse(data: bytes, link_type: int, wire_bytes: int) -> Packet | Unread:
-    """Return a TCP or UDP packet's headers, or of what kind it is that flows are not made of.
+def parse(data: bytes, link_type: int, wire_bytes: int) -> Packet | UnsupportedKind:
+    """Return the headers of a TCP or UDP packet, or the unsupported kind that it is of.
 
-    `data` may be cut off; `wire_bytes` is the packet's length on the link, its header included.
+    `data` may be cut off; `wire_bytes` is the packet's full length on the link, headers included.
     """
     start = _network_start(data, link_type)
-    if isinstance(start, Unread):
+    if isinstance(start, UnsupportedKind):
         return start
     if len(data) <= start:
         return CUT
@@ -183,18 +197,18 @@ def parse(data: bytes, link_type: int, wire_bytes: int) -> Packet | Unread:
     return NOT_IP
 
 
-def _network_start(data: bytes, link_type: int) -> int | Unread:
+def _network_start(data: bytes, link_type: int) -> int | UnsupportedKind:
     """Return the offset of the IP header, or the kind of another protocol."""
-    # where the Ethertype is, and where what it names begins
+    # the offsets of the Ethertype, and of the header that it names
     if link_type == ETHERNET:
-        place, start = 12, 14
+        type_offset, start = 12, 14
     elif link_type == _SLL:
-        place, start = 14, 16
+        type_offset, start = 14, 16
     elif link_type == _SLL2:
-        place, start = 0, 20
+        type_offset, start = 0, 20
     else:
         return 4 if link_type == _NULL else 0
-    kind = int.from_bytes(data[place : place + 2], "big")
+    kind = int.from_bytes(data[type_offset : type_offset + 2], "big")
     while kind in _VLANS:
         kind = int.from_bytes(data[start + 2 : start + 4], "big")
         start += 4
@@ -207,11 +221,11 @@ def _network_start(data: bytes, link_type: int) -> int | Unread:
     return TUNNEL if kind in _TUNNELS else NOT_IP
 
 
-def _ip4(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
+def _ip4(data: bytes, start: int, wire_bytes: int) -> Packet | UnsupportedKind:
     if len(data) < start + 20:
         return CUT
     transport = start + (data[start] & 15) * 4
-    # Only the first fragment has ports.
+    # only the first fragment has ports
     if int.from_bytes(data[start + 6 : start + 8], "big") & 0x1FFF:
         return FRAGMENT
     total = int.from_bytes(data[start + 2 : start + 4], "big") or wire_bytes - start
@@ -222,7 +236,7 @@ def _ip4(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
     )
 
 
-def _ip6(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
+def _ip6(data: bytes, start: int, wire_bytes: int) -> Packet | UnsupportedKind:
     if len(data) < start + 40:
         return CUT
     length = int.from_bytes(data[start + 4 : start + 6], "big")
@@ -244,19 +258,21 @@ def _ip6(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
 
 
 def _jumbo_length(options: bytes) -> int:
-    """Return the length that a jumbo payload option has (RFC 2675), 0 without one."""
-    at = 0
-    while at < len(options):
-        if options[at] == _PAD1:
-            at += 1
-        elif options[at] == _JUMBO and len(options) >= at + 6:
-            return int.from_bytes(options[at + 2 : at + 6], "big")
+    """Return the length in a jumbo payload option (RFC 2675), 0 without one."""
+    offset = 0
+    while offset < len(options):
+        if options[offset] == _PAD1:
+            offset += 1
+        elif options[offset] == _JUMBO and len(options) >= offset + 6:
+            return int.from_bytes(options[offset + 2 : offset + 6], "big")
         else:
-            at += 2 + (options[at + 1] if len(options) > at + 1 else 0)
+            offset += 2 + (options[offset + 1] if len(options) > offset + 1 else 0)
     return 0
 
 
-def _transport(data: bytes, at: int, kind: int, addresses: bytes, end: int) -> Packet | Unread:
+def _transport(
+    data: bytes, at: int, kind: int, addresses: bytes, end: int
+) -> Packet | UnsupportedKind:
     if kind in TUNNEL_PROTOCOLS:
         return TUNNEL
     if kind in _IP6_EXTENSIONS:

@@ -21,12 +21,12 @@ from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size, parse_duration_ns
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import read_csv_records
-from orchestration.exchange.exporters import read_nfdump, read_sflowtool
-from orchestration.exchange.records import FlowRecord, Recorded, check_names
-from orchestration.exchange.source import new_place, quantity
+from orchestration.exchange.netflow_sflow import read_nfdump, read_sflowtool
+from orchestration.exchange.records import FlowRecord, RecordedFlows, check_without
+from orchestration.exchange.source import new_path, parse_quantity
 
 # Kind of file -> default idle time of a five-tuple that ends a flow.
-IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
+DEFAULT_IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
 # Of pcap (in us and ns, by both byte orders), pcapng and gzip.
 _MAGICS = tuple(
     map(bytes.fromhex, ["a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a", "1f8b"])
@@ -79,7 +79,7 @@ def import_flows(
     fabric = load_testbed(testbed)
     chosen = kind or ("csv" if mapping else kind_of(file))
     with waiting("reading"):
-        idle_ns = quantity("--idle", idle, parse_duration_ns)
+        idle_ns = parse_quantity("--idle", idle, parse_duration_ns)
         found, named = read_records(file, chosen, idle_ns, mapping, without)
         given = read_hosts(hosts, fabric) if hosts else named or None
         written = write_replay(out, found, fabric, given)
@@ -133,15 +133,15 @@ def read_records(
     idle_ns: int | None,
     mapping: Path | None,
     without: Sequence[str] = (),
-) -> tuple[Recorded, dict[str, str]]:
+) -> tuple[RecordedFlows, dict[str, str]]:
     """Return a file's flow records, and `hosts` of its mapping file.
 
     `without` names kinds of packets or records that are left out, which are refused otherwise
     (orchestration/exchange/records.py). Raises InputError.
     """
-    check_names(without)
-    check_known("--from", "unknown kind {!r}", [kind], IDLE)
-    idle = parse_duration_ns(IDLE[kind]) if idle_ns is None else idle_ns
+    check_without(without)
+    check_known("--from", "unknown kind {!r}", [kind], DEFAULT_IDLE)
+    idle = parse_duration_ns(DEFAULT_IDLE[kind]) if idle_ns is None else idle_ns
     if kind == "csv":
         if mapping is None:
             what = "a CSV needs to be told which column is what"
@@ -169,7 +169,7 @@ def read_hosts(path: Path, testbed: Testbed) -> dict[str, str]:
 
 
 def write_replay(
-    out: Path, recorded: Recorded, testbed: Testbed, hosts: dict[str, str] | None
+    out: Path, recorded: RecordedFlows, testbed: Testbed, hosts: dict[str, str] | None
 ) -> ReplayFile:
     """Write `start_ns,src,dst,bytes,class`, the first flow at 0, and return what was written.
 
@@ -178,7 +178,7 @@ def write_replay(
     left, or if `out` exists.
     """
     known = _in_order_of_appearance(recorded.records, testbed) if hosts is None else hosts
-    kept, lost, itself = _placed(recorded.records, known)
+    kept, lost, itself = _split_by_hosts(recorded.records, known)
     dropped = Counter(
         address for record in lost for address in (record.src, record.dst) if address not in known
     )
@@ -201,7 +201,7 @@ def write_replay(
         "bytes": [record.size_bytes for record in kept],
         "class": [record.klass for record in kept],
     }
-    with new_place(out):
+    with new_path(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(out) as partial:
             write_csv(partial, columns)
@@ -229,7 +229,7 @@ def _in_order_of_appearance(records: Iterable[FlowRecord], testbed: Testbed) -> 
     return dict(zip(seen, testbed.hosts, strict=False))
 
 
-def _placed(
+def _split_by_hosts(
     records: Sequence[FlowRecord], hosts: dict[str, str]
 ) -> tuple[list[FlowRecord], list[FlowRecord], int]:
     """Return flows between two hosts, flows with an unknown end, and the count within one host."""

@@ -1,7 +1,7 @@
-"""Read what is exported: flows, fabric and settings of a finished trial or a campaign's trials.
+"""Read what is exported: flows, fabric and settings of finished trials, or of a campaign file.
 
-A campaign file needs no run, because its schedules follow from its seed. Trials that differ only in
-their tuner then count as one, and thresholds are not known.
+A campaign file can be exported without a run, because its schedules follow from its seed. Trials
+that differ only in their tuner then count as one, and thresholds are not known.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from orchestration.results.reader import TrialResult, read_trial, trial_folders
 Run = Annotated[
     Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")
 ]
-NewFolder = Annotated[Path, "--out", "-o", "The folder to make."]
+NewFolder = Annotated[Path, "--out", "-o", "The folder to write, which must not exist."]
 
 
 @dataclass(frozen=True)
 class QueueThresholds:
-    """The initial thresholds of all queues, shapes (queues,), and whether they changed later."""
+    """The thresholds of all queues when flows begin, shapes (queues,), and whether they change."""
 
     kmin_bytes: Ints
     kmax_bytes: Ints
@@ -42,7 +42,7 @@ class QueueThresholds:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedTrial:
     """One trial to export. `thresholds` and `result` are None where nothing ran."""
 
     name: str
@@ -53,7 +53,7 @@ class Exported:
     result: TrialResult | None = None
 
 
-def read_source(path: Path) -> list[Exported]:
+def read_source(path: Path) -> list[ExportedTrial]:
     """Return the trials of a trial's folder, a run folder, a folder of runs, or a campaign file.
 
     Raises InputError for other paths, and for files that cannot be read.
@@ -64,15 +64,15 @@ def read_source(path: Path) -> list[Exported]:
     if not folders:
         raise InputError.single(
             str(path),
-            "is no trial's folder, no campaign's folder with finished trials, and no campaign file",
+            "is neither a trial's folder, a run folder with finished trials, nor a campaign file",
             "give runs/<campaign>, runs/<campaign>/<trial> or FILE.yml",
         )
     return [_of_trial(folder) for folder in folders]
 
 
-def _of_trial(folder: Path) -> Exported:
+def _of_trial(folder: Path) -> ExportedTrial:
     result = read_trial(folder)
-    return Exported(
+    return ExportedTrial(
         name=folder.name,
         spec=result.spec,
         testbed=result.testbed,
@@ -92,7 +92,7 @@ def schedule_of(result: TrialResult) -> Schedule:
         try:
             return np.fromiter((known[name] for name in table[column]), np.int64)
         except KeyError as error:
-            what = f"its schedule names a host {error.args[0]!r} that its testbed has not"
+            what = f"its schedule names a host {error.args[0]!r} that its testbed does not have"
             raise InputError.single(str(result.folder), what, "restore it from a copy") from error
 
     return Schedule(
@@ -106,12 +106,12 @@ def schedule_of(result: TrialResult) -> Schedule:
 
 
 def _thresholds(result: TrialResult) -> QueueThresholds | None:
-    """Return each queue's thresholds when the flows began; None unless all are known."""
+    """Return each queue's thresholds when the flows begin; None unless all are known."""
     table, queues = result.table("actions"), result.testbed.queues
-    place = {(q.device, q.name, q.klass): number for number, q in enumerate(queues)}
+    number_of = {(q.device, q.name, q.klass): number for number, q in enumerate(queues)}
     rows = np.full(len(queues), -1, dtype=np.int64)
     keys = zip(table["device"], table["port"], table["queue"].tolist(), strict=True)
-    number = np.fromiter((place.get(key, -1) for key in keys), np.int64)
+    number = np.fromiter((number_of.get(key, -1) for key in keys), np.int64)
     early = np.flatnonzero((table["t_ns"] <= 0) & (number >= 0))
     rows[number[early]] = early
     if not len(queues) or (rows < 0).any():
@@ -124,28 +124,33 @@ def _thresholds(result: TrialResult) -> QueueThresholds | None:
     )
 
 
-def _of_campaign(path: Path) -> list[Exported]:
+def _of_campaign(path: Path) -> list[ExportedTrial]:
     from orchestration.campaign.expand import load_campaign
     from traffic.schedule import make_schedule
 
-    found: dict[tuple[str, int, int], Exported] = {}
+    exported: dict[tuple[str, int, int], ExportedTrial] = {}
     for trial in load_campaign(path).trials:
         key = (settings(trial), trial.seed, trial.repeat)
-        if key not in found:
+        if key not in exported:
             testbed = load_testbed(trial.testbed)
-            words = map(str, factors_of(trial.cell).values())
+            levels = map(str, factors_of(trial.cell).values())
             safe = "-".join(
-                "".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words
+                "".join(c if c.isalnum() or c in "._" else "_" for c in level) for level in levels
             )
             stem = f"{safe}-r{trial.repeat}" if safe else f"r{trial.repeat}"
-            taken = sum(item.name.split(".")[0] == stem for item in found.values())
+            taken = sum(item.name.split(".")[0] == stem for item in exported.values())
             name = f"{stem}.{taken + 1}" if taken else stem
-            found[key] = Exported(name, trial, testbed, make_schedule(trial, testbed))
-    return list(found.values())
+            exported[key] = ExportedTrial(name, trial, testbed, make_schedule(trial, testbed))
+    return list(exported.values())
 
 
-def quantity(flag: str, text: str, parse: Callable[[object], int], minimum: int = 0) -> int | None:
-    """Return an option's value in its base unit, None if it is not given. Raises InputError."""
+def parse_quantity(
+    flag: str, text: str, parse: Callable[[object], int], minimum: int = 0
+) -> int | None:
+    """Return an option's value in its base unit, None if the text is "". Raises InputError.
+
+    `flag` names the option in errors, `parse` reads its text.
+    """
     if not text:
         return None
     try:
@@ -153,14 +158,14 @@ def quantity(flag: str, text: str, parse: Callable[[object], int], minimum: int 
     except UnitError as error:
         raise InputError([error.problem.relocated(flag)]) from error
     if value < minimum:
-        raise InputError.single(flag, f"{text!r} is nothing", "use more than 0")
+        raise InputError.single(flag, f"{text!r} is too small", "use more than 0")
     return value
 
 
-def export_places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path, str]]:
-    """Return what to export of a run, the folder of each, and that folder's path elsewhere.
+def export_targets(run: Path, out: Path, prefix: str = "") -> list[tuple[ExportedTrial, Path, str]]:
+    """Return the trials to export, each with its folder and that folder's path elsewhere.
 
-    `prefix` is the path of `out` there. A single trial gets `out` itself.
+    `prefix` is the path of `out` as another program sees it. A single trial gets `out` itself.
     """
     items = read_source(run)
     if len(items) == 1:
@@ -169,23 +174,23 @@ def export_places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported
 
 
 @contextmanager
-def new_place(place: Path) -> Iterator[Path]:
-    """Yield the path to write to. Raises InputError if it exists.
+def new_path(path: Path) -> Iterator[Path]:
+    """Yield a path to write to. Raises InputError if it exists.
 
-    An OSError becomes a NotReadyError.
+    An OSError in the block becomes a NotReadyError.
     """
-    if place.exists():
-        raise InputError.single(str(place), "is there already", "choose another place with -o")
+    if path.exists():
+        raise InputError.single(str(path), "is there already", "choose another path with -o")
     try:
-        yield place
+        yield path
     except OSError as error:
         raise unwritable(
-            place, error, "make room there or make it writable, or choose another place with -o"
+            path, error, "free some space or make it writable, or choose another path with -o"
         ) from error
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder that becomes `folder` if nothing is raised. Raises as `new_place`."""
-    with new_place(folder), whole_folder(folder) as partial:
+    """Yield a hidden folder that becomes `folder` if the block succeeds. Raises as `new_path`."""
+    with new_path(folder), whole_folder(folder) as partial:
         yield partial

@@ -1,6 +1,6 @@
-"""Read blank-separated text tables of simulators in blocks, with file and line in errors.
+"""Read blank-separated text tables of simulators in blocks; errors name the file and the line.
 
-A million lines take a few seconds, and the memory of one block besides the columns.
+A million lines take a few seconds. Besides the columns, one block is in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rows:
     columns: Sequence[Sequence[bytes]]
 
     def refuse(self, row: int, what: str, remedy: str) -> NoReturn:
-        """Raise InputError about a row of the block."""
+        """Raise InputError for a row of the block."""
         refuse(self.path, self.lines[row], what, remedy)
 
     def integers(self, column: int, name: str, *, minimum: int = 0) -> Ints:
@@ -49,20 +49,21 @@ class Rows:
         return values
 
 
-def joined(parts: Sequence[Sequence[Ints]]) -> list[Ints]:
-    """Return the columns of all blocks, concatenated."""
+def concatenated(parts: Sequence[Sequence[Ints]]) -> list[Ints]:
+    """Return the columns of all blocks, each concatenated."""
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
 def rows(
     path: Path, widths: Sequence[int], *, what: str, first: int = 1, count: int | None = None
 ) -> Iterator[Rows]:
-    """Yield the rows of a file in blocks, from line `first` on.
+    """Yield the rows of a file in blocks, beginning with line `first`.
 
-    All rows have the same number of columns, one of `widths`. With `count`, exactly that many rows
-    are read and later lines are ignored (the shipped samples have notes there). Without it, every
-    line is a row, and the last one must end with a newline. Blank lines are skipped. `what` names a
-    row in errors. Raises InputError for a file that is truncated, binary, or of other columns.
+    All rows have the same number of columns, which is one of `widths`. With `count`, exactly that
+    many rows are read, and later lines are ignored (the simulator's sample files have notes there).
+    Without it, every line is a row, and the last one must end with a newline. Blank lines are
+    skipped. `what` names a row in errors. Raises InputError for a file that is truncated or binary,
+    or has another number of columns.
     """
     with _opened_text(path) as file:
         lines = enumerate(islice(file, first - 1, None), start=first)
@@ -100,13 +101,13 @@ def rows(
 
 
 def head(path: Path, count: int) -> list[list[bytes]]:
-    """Return the first `count` lines, split. Raises InputError for a shorter or a binary file."""
+    """Return the words of the first `count` lines. Raises InputError for a shorter file."""
     with _opened_text(path) as file:
-        found = list(islice(file, count))
-    if len(found) < count or not found[0].strip():
-        what = f"ends after {len(found)} lines" if found else "is empty"
-        refuse(path, len(found) or 1, what, COPY)
-    return [line.split() for line in found]
+        lines = list(islice(file, count))
+    if len(lines) < count or not lines[0].strip():
+        what = f"ends after {len(lines)} lines" if lines else "is empty"
+        refuse(path, len(lines) or 1, what, COPY)
+    return [line.split() for line in lines]
 
 
 @contextmanager
@@ -123,6 +124,7 @@ def _refuse_width(
 ) -> NoReturn:
     text = b" ".join(cells)
     if not text.isascii() or b"\0" in text:
-        refuse(path, line, f"holds bytes that are no text where {what} should be", CHECK_FORMAT)
-    wanted = " or ".join(str(width) for width in widths)
-    refuse(path, line, f"{shown(text)} has {len(cells)} columns, {what} has {wanted}", CHECK_FORMAT)
+        refuse(path, line, f"has bytes that are not text in place of {what}", CHECK_FORMAT)
+    expected = " or ".join(str(width) for width in widths)
+    problem = f"{shown(text)} has {len(cells)} columns, {what} has {expected}"
+    refuse(path, line, problem, CHECK_FORMAT)

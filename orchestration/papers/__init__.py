@@ -11,7 +11,7 @@ __all__ = ["VERBS"]
 VERBS = (
     Verb(
         "fidelity",
-        "Run the scenarios on both backends, what is not finished, and write the page.",
+        "Compare two backends on four scenarios: run what is not finished, and write a page.",
         "orchestration.papers.verbs:fidelity",
         STUDIES,
     ),
@@ -23,7 +23,7 @@ VERBS = (
     ),
     Verb(
         "headroom",
-        "Show what any tuner could win: the loss of the best static setting, by condition.",
+        "Show what a tuner can win at most, by condition, over the best static setting.",
         "orchestration.papers.verbs:headroom",
         STUDIES,
     ),

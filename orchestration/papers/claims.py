@@ -1,10 +1,11 @@
-"""The files of the studies: `claims.yml`, what the papers print and claim, and the campaigns.
+"""The files of the studies: `claims.yml`, which has what papers print and claim, and campaigns.
 
-A section is a table or figure: a campaign, the metrics to show, and the paper's numbers. A claim is
-a paper's statement about one tuner in a section, with the size of the effect.
+A section of the claims file is a table or figure of a paper: a campaign, the metrics to show, and
+the paper's own numbers. A claim is a paper's statement about one arm of a section, with the size of
+its effect.
 
-Campaign files are examples in the source tree (`examples/papers`, `examples/fidelity`), not part of
-the package; a file named `search-...` has conditions for `closloop search`.
+Campaign files are in the source tree (`examples/papers`, `examples/fidelity`) and not part of the
+package. A campaign file named `search-...` is for `closloop search`: it is searched, not run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from inventory.strictyaml import Duration, Loc, StrictModel, in_order, read, suggest
 from orchestration.analysis.metrics import METRICS
@@ -25,27 +26,28 @@ from orchestration.core.problems import unknown
 from orchestration.core.trial import Scalar
 from orchestration.results.reader import finished_trials
 
-# Factor -> level; {} means every condition.
-When = dict[str, Scalar]
+# The level of each named factor; {} selects every condition.
+FactorLevels = dict[str, Scalar]
 
 
 class Printed(StrictModel):
-    """A paper's numbers for one metric under one condition, by tuner, in base units."""
+    """The numbers that a paper prints for one metric under one condition: by arm, in base units."""
 
-    when: Annotated[When, Field(default_factory=dict)]
+    when: Annotated[FactorLevels, Field(default_factory=dict)]
     metric: str
     arms: dict[str, float]
 
 
 class Section(StrictModel):
-    """A table or figure. Tuners are ranked by the first of `metrics`.
+    """A table or figure of a paper.
 
-    `only` selects conditions and `arms` selects tuners; the default is all. The other tuners are
-    compared with `reference`. Flow metrics count flows that start from `flows_from` to `flows_to`,
-    and steady-state metrics the time from `steady_from`; neither counts what is in the campaign's
-    warm-up. What is compared are tuners, or the levels of the factor `compares`. `placebos` says
-    which arm is the placebo of which learned arm; by default that is `placebo-<arm>`, else
-    `placebo`. Yardsticks are shown whatever `arms` are.
+    The arms are the tuners, or the levels of the factor `compares`. All arms are compared with the
+    arm `reference`; the first of `metrics` is the primary one. `only` selects conditions and `arms`
+    selects arms; by default all are shown. The baselines (best static setting, oracle, placebos,
+    tuners by rule) are always shown. `placebos` says which arm is the placebo of which learned arm;
+    by default it is `placebo-<arm>`, else `placebo`. Metrics of flows count flows that start from
+    `flows_from` until `flows_to`, metrics of the steady state the time from `steady_from`; neither
+    counts the campaign's warm-up.
     """
 
     id: str
@@ -58,7 +60,7 @@ class Section(StrictModel):
     placebos: Annotated[dict[str, str], Field(default_factory=dict)]
     metrics: tuple[str, ...]
     arms: tuple[str, ...] = ()
-    only: Annotated[When, Field(default_factory=dict)]
+    only: Annotated[FactorLevels, Field(default_factory=dict)]
     flows_from: Duration = 0
     flows_to: Duration | None = None
     steady_from: Duration = 0
@@ -67,13 +69,14 @@ class Section(StrictModel):
 
 
 class Claim(StrictModel):
-    """A claim: `arm` is lower or higher than `against`, the same, or has a value in a range.
+    """A claim: `arm` is lower or higher than `against`, or the same, or has a value in a range.
 
-    Shares are relative to `against`. `min_effect` is the effect claimed under every condition,
-    `best` the largest effect reported. Values within `within` of each other are the same. `low`
-    and `high` are the range of a value. `headline` puts the claim into the first table. `notes`
-    says what is different here than in the paper, without figures of runs: those stand in the
-    tables. `verdicts` says how a claim is judged and what a failure is put down to.
+    Effects are shares of the value of `against`. `min_effect` is what the paper claims under every
+    condition (older files call it `least`), `best` the largest effect that it reports. Values that
+    differ by at most `within` are the same. `low` and `high` bound the range of a value. With
+    `headline` the claim is in the page's first table. `notes` says how our setting differs from the
+    paper's, without results of runs, which are in the tables. The rule of verdicts is in
+    `orchestration.papers.verdicts`.
     """
 
     section: str
@@ -83,8 +86,8 @@ class Claim(StrictModel):
     arm: str
     direction: Literal["lower", "higher", "same", "value"]
     against: str = ""
-    when: Annotated[When, Field(default_factory=dict)]
-    min_effect: float = 0.0
+    when: Annotated[FactorLevels, Field(default_factory=dict)]
+    min_effect: float = Field(0.0, validation_alias=AliasChoices("min_effect", "least"))
     best: float | None = None
     within: float = 0.0
     low: float | None = None
@@ -94,14 +97,14 @@ class Claim(StrictModel):
 
     @property
     def claimed(self) -> float:
-        """The smallest effect that reproduces it, a share; 0 if only a direction is claimed."""
+        """The smallest share that reproduces the claim; 0 if any in its direction does."""
         if self.direction == "same":
             return self.within
         return max(self.min_effect, (self.best or 0.0) / 2)
 
 
 class ClaimsFile(StrictModel):
-    """The whole claims file."""
+    """The content of a claims file."""
 
     sections: tuple[Section, ...]
     claims: tuple[Claim, ...]
@@ -112,12 +115,12 @@ class ClaimsFile(StrictModel):
         return tuple(dict.fromkeys(section.paper for section in self.sections))
 
     def section(self, name: str) -> Section:
-        """Return the section with that id."""
+        """Return the section with the id `name`."""
         return next(section for section in self.sections if section.id == name)
 
 
 def load_claims(path: Path | None = None) -> ClaimsFile:
-    """Return the packaged claims, or those of a file. Raises InputError with all problems."""
+    """Return a file's claims, by default the package's. Raises InputError with all problems."""
     if path is None:
         with resources.as_file(resources.files("orchestration.papers") / "claims.yml") as own:
             return load_claims(own)
@@ -125,27 +128,27 @@ def load_claims(path: Path | None = None) -> ClaimsFile:
     file, problems = document.check(ClaimsFile)
     if file is not None:
         problems += [
-            document.problem(loc, what, remedy) for loc, what, remedy in _inconsistent(file)
+            document.problem(loc, what, remedy) for loc, what, remedy in _inconsistencies(file)
         ]
     if problems or file is None:
         raise InputError(in_order(problems))
     return file
 
 
-def of_paper(file: ClaimsFile, paper: str, page: Path) -> str:
-    """Return the page of which the parts for one paper are to be renewed.
+def read_former_page(file: ClaimsFile, paper: str, page: Path) -> str:
+    """Return the text of the page whose parts about one paper are to be replaced.
 
-    Raises InputError for a paper without claims, and without a page.
+    Raises InputError for a paper without claims, and if the page cannot be read.
     """
-    check_known("--paper", "no claims of a paper {!r}", [paper], file.papers, "there are ")
+    check_known("--paper", "the claims file has no paper {!r}", [paper], file.papers, "there are ")
     try:
         return page.read_text(encoding="utf-8")
     except OSError as error:
-        raise unreadable(page, error, "leave --paper out, which makes a whole page") from error
+        raise unreadable(page, error, "leave --paper out, to write the whole page") from error
 
 
-def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
-    """Return inconsistencies between parts of the file."""
+def _inconsistencies(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
+    """Return what parts of the file say against each other: where, what, and the remedy."""
     found: list[tuple[Loc, str, str]] = []
     sections = [section.id for section in file.sections]
     for number, section in enumerate(file.sections):
@@ -156,9 +159,9 @@ def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
         found.append(_unknown((*loc, "section"), "section", claim.section, sections))
         found.append(_unknown((*loc, "metric"), "metric", claim.metric, METRICS.papers))
         if claim.direction == "value" and (claim.low is None or claim.high is None):
-            found.append((loc, "a value without its range", "give 'low' and 'high'"))
+            found.append((loc, "a claim about a value has no range", "give 'low' and 'high'"))
         if claim.direction != "value" and not claim.against:
-            found.append((loc, "a comparison with nobody", "name a tuner in 'against'"))
+            found.append((loc, "a comparison names no opponent", "name an arm in 'against'"))
     return [item for item in found if item[1]]
 
 
@@ -182,9 +185,10 @@ def load_campaigns(
     backend: str | None = None,
     repeats: int | None = None,
 ) -> dict[str, Campaign]:
-    """Return the named campaigns of the papers, by default all but those to be searched.
+    """Return the named campaigns of the papers, by default all except those that are searched.
 
-    Raises InputError for a folder without files, unknown names, and the problems of all files.
+    Raises InputError for a folder without campaign files, for unknown names, and with the problems
+    of all files.
     """
     files = {
         path.stem: path
@@ -192,7 +196,7 @@ def load_campaigns(
         if not path.stem.startswith(_SEARCH_PREFIX)
     }
     if not files:
-        raise InputError.single(str(folder), "holds no campaign files of the papers", _REMEDY)
+        raise InputError.single(str(folder), "has no campaign files of the papers", _REMEDY)
     _refuse_searches(folder, set(names) - set(files))
     return _load(files, names, f"campaign in {folder}", backend, repeats)
 
@@ -203,7 +207,11 @@ def _refuse_searches(folder: Path, names: set[str]) -> None:
     if searched:
         raise InputError(
             [
-                Problem(name, "is to be searched, not run", f"closloop search {folder / name}.yml")
+                Problem(
+                    name,
+                    "is a campaign to search, not to run",
+                    f"closloop search {folder / name}.yml",
+                )
                 for name in searched
             ]
         )
@@ -212,15 +220,15 @@ def _refuse_searches(folder: Path, names: set[str]) -> None:
 def load_scenarios(
     folder: Path, names: Sequence[str], backend: str, repeats: int | None
 ) -> dict[str, Campaign]:
-    """Return the named scenarios, or all of them, on a backend, simplest first.
+    """Return the named scenarios on a backend, by default all, the simplest first.
 
     Raises InputError as `load_campaigns` does.
     """
     if not folder.is_dir():
         raise InputError.single(str(folder), "has no campaign files of the scenarios", _REMEDY)
     files = {name: folder / f"{name}.yml" for name in SCENARIOS}
-    found = _load(files, names, "scenario", backend, repeats)
-    return {name: found[name] for name in SCENARIOS if name in found}
+    scenarios = _load(files, names, "scenario", backend, repeats)
+    return {name: scenarios[name] for name in SCENARIOS if name in scenarios}
 
 
 def _load(
@@ -235,15 +243,15 @@ def _load(
             raise InputError([unknown(name, f"no such {noun}", name, files, "there are ")])
         return load_campaign(files[name], backend=backend, repeats=repeats)
 
-    wanted = list(names or files)
-    return dict(zip(wanted, gather(load, wanted), strict=True))
+    chosen = list(names or files)
+    return dict(zip(chosen, gather(load, chosen), strict=True))
 
 
-def put_aside(campaign: Campaign, runs: Path) -> int:
-    """Put aside finished trials that the campaign no longer describes; return how many.
+def move_stale_trials(campaign: Campaign, runs: Path) -> int:
+    """Move away finished trials that the campaign no longer describes; return how many.
 
-    They move from `runs/<campaign>/` to `runs/<campaign>.stale/`, with a number if the name is
-    taken. Other trials stay, and count as finished.
+    They move from `runs/<campaign>/` to `runs/<campaign>.stale/`, with a number added if the name
+    is taken. All other trials stay and count as finished.
     """
     known = {trial.id for trial in campaign.trials}
     folder = runs / campaign.name
@@ -251,9 +259,9 @@ def put_aside(campaign: Campaign, runs: Path) -> int:
     target = folder.with_name(f"{folder.name}.stale")
     for path in stale:
         target.mkdir(exist_ok=True)
-        place, number = target / path.name, 0
-        while place.exists():
+        new_path, number = target / path.name, 0
+        while new_path.exists():
             number += 1
-            place = target / f"{path.name}.{number}"
-        path.rename(place)
+            new_path = target / f"{path.name}.{number}"
+        path.rename(new_path)
     return len(stale)

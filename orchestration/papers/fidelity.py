@@ -24,41 +24,41 @@ _SPEED_RATIO = 5.0
 
 @dataclass(frozen=True)
 class _Figure:
-    """One figure on both backends. `holds` is None if nothing was measured."""
+    """One measurement on both backends. `holds` is None if nothing was measured."""
 
-    what: str
+    name: str
     a: str
     b: str
     difference: str
-    wanted: str
+    limit: str
     holds: bool | None
 
 
-def _within(what: str, a: float, b: float, unit: str, share: float) -> _Figure:
-    """Return a figure of both backends, which holds if B is within a share of A."""
-    away = b / a - 1
+def _within(name: str, a: float, b: float, unit: str, share: float) -> _Figure:
+    """Return a measurement of both backends, which holds if B differs from A by at most a share."""
+    relative = b / a - 1
     values = f"{a:.3f} {unit}", f"{b:.3f} {unit}"
-    return _Figure(what, *values, f"{away:+.2%}", f"within {share:.0%}", abs(away) <= share)
+    return _Figure(name, *values, f"{relative:+.2%}", f"within {share:.0%}", abs(relative) <= share)
 
 
-def _figures(found: Mapping[str, RunComparison]) -> list[_Figure]:
-    """Return the figures of the scenarios in `found`, which are keyed by name."""
+def _figures(comparisons: Mapping[str, RunComparison]) -> list[_Figure]:
+    """Return the measurements of the scenarios, whose comparisons are keyed by name."""
     result: list[_Figure] = []
-    if "idle-path" in found:
-        schedule, times = _lone_flows(found["idle-path"])
+    if "idle-path" in comparisons:
+        schedule, times = _lone_flows(comparisons["idle-path"])
         for src, dst, size, a, b in zip(
             schedule["src"], schedule["dst"], schedule["bytes"], *times, strict=True
         ):
-            what = f"idle path {src} to {dst}, {size} B there and back"
-            result.append(_within(what, a / 1e3, b / 1e3, "us", RTT_SHARE))
-    if "one-flow" in found:
-        schedule, times = _lone_flows(found["one-flow"])
+            name = f"idle path {src} to {dst}, {size} B, round trip"
+            result.append(_within(name, a / 1e3, b / 1e3, "us", RTT_SHARE))
+    if "one-flow" in comparisons:
+        schedule, times = _lone_flows(comparisons["one-flow"])
         size = int(schedule["bytes"][0])
         a, b = (size * 8 / float(fct_ns[0]) for fct_ns in times)
-        what = f"one flow of {size // 10**6} MB, goodput"
-        result.append(_within(what, a, b, "Gbit/s", GOODPUT_SHARE))
-    if "websearch" in found:
-        result += [_slowdown(found["websearch"]), _speed(found["websearch"])]
+        name = f"one flow of {size // 10**6} MB, goodput"
+        result.append(_within(name, a, b, "Gbit/s", GOODPUT_SHARE))
+    if "websearch" in comparisons:
+        result += [_slowdown(comparisons["websearch"]), _speed(comparisons["websearch"])]
     return result
 
 
@@ -89,7 +89,7 @@ def _speed(comparison: RunComparison) -> _Figure:
     a, b = comparison.speed_a.per_wall_s, comparison.speed_b.per_wall_s
     known = a is not None and b is not None
     return _Figure(
-        "WebSearch at 60 %, packet-hops a wall second, start included",
+        "WebSearch at 60 %, packet-hops per wall second, start included",
         f"{a:,.0f}" if a else "",
         f"{b:,.0f}" if b else "",
         f"{a / b:.1f} times as fast" if a and b else "",
@@ -102,8 +102,8 @@ _CAUSES = 8
 _HEAD = """\
 # Fidelity: {a} against {b}
 
-Written by `closloop fidelity`, which runs `examples/fidelity` on both backends: the same testbed,
-the same flows, the same thresholds, {repeats} seeds each, paired. A is {a}, B is {b}.
+`closloop fidelity` writes this page. It runs `examples/fidelity` on both backends, with the same
+testbed, flows and thresholds and {repeats} seeds each, which are paired. A is {a}, B is {b}.
 """
 _TITLES = {
     "idle-path": "An idle path",
@@ -119,27 +119,27 @@ def fidelity_page(
     phase: Callable[[str], None],
     step: Callable[[int, int], None],
 ) -> str:
-    """Return the page in Markdown of each scenario's two run folders.
+    """Return the page in Markdown; `folders` has the two run folders of each scenario.
 
-    `notes` is a file of hand-written text on causes, which need not be there.
+    `notes` is a file of hand-written text on causes, which may be missing.
     """
     margins = Margins(of={"slowdown_mean": SLOWDOWN_SHARE})
-    found = {}
+    comparisons = {}
     for name, both in folders.items():
         phase(f"Comparing {name}")
-        (found[name],) = compare_runs(list(both), margins, step)
-    return page_of(found, notes.read_text(encoding="utf-8") if notes.is_file() else "")
+        (comparisons[name],) = compare_runs(list(both), margins, step)
+    return page_of(comparisons, notes.read_text(encoding="utf-8") if notes.is_file() else "")
 
 
-def page_of(found: Mapping[str, RunComparison], notes: str) -> str:
+def page_of(comparisons: Mapping[str, RunComparison], notes: str) -> str:
     """Return the page in Markdown. `notes` is hand-written text on causes, or ""."""
-    first = next(iter(found.values()))
-    pairs = max(len(cell.pairs) for comparison in found.values() for cell in comparison.cells)
+    first = next(iter(comparisons.values()))
+    pairs = max(len(cell.pairs) for comparison in comparisons.values() for cell in comparison.cells)
     lines = [_HEAD.format(a=first.a.backend, b=first.b.backend, repeats=pairs)]
-    lines += _table(_figures(found), first.a.backend, first.b.backend)
+    lines += _table(_figures(comparisons), first.a.backend, first.b.backend)
     if notes:
         lines += ["", notes.strip()]
-    for name, comparison in found.items():
+    for name, comparison in comparisons.items():
         lines += ["", f"## {_TITLES.get(name, name)}", "", sentences.answer(comparison)]
         for cell in comparison.cells:
             lines += _cell(cell)
@@ -150,20 +150,22 @@ def page_of(found: Mapping[str, RunComparison], notes: str) -> str:
     lines.append(
         "The number of metrics differs by scenario; [compare.md](../compare.md) says more."
     )
-    lines.append(f"Causes are from what both trials recorded: suspects, not proof. {ORDER}")
+    lines.append(
+        f"Likely causes follow from what both trials recorded; they are not proven. {ORDER}"
+    )
     return "\n".join(lines) + "\n"
 
 
 def _table(rows: list[_Figure], a: str, b: str) -> list[str]:
     words = {True: "holds", False: strong("does not hold"), None: ""}
-    heads = ("", a, b, "B against A", "wanted", "")
-    cells = [[r.what, r.a, r.b, r.difference, r.wanted, words[r.holds]] for r in rows]
+    heads = ("", a, b, "B against A", "limit", "")
+    cells = [[r.name, r.a, r.b, r.difference, r.limit, words[r.holds]] for r in rows]
     return [rows_table(heads, cells).rstrip()]
 
 
 def _cell(cell: ComparedCell) -> list[str]:
     lines = ["", markdown_table(verdict_table(cell))]
-    lines += ["", *(f"- {said}" for said in sentences.parting(cell))]
+    lines += ["", *(f"- {sentence}" for sentence in sentences.parting(cell))]
     if cell.causes:
         lines += ["", "Likely causes:", ""]
         lines += [

@@ -1,7 +1,7 @@
-"""The first parts of a results page as data: headroom, arms, verdicts of headlines.
+"""The beginning of a results page as data: headroom, arms, verdicts of headlines, baselines.
 
-They stand in a JSON file beside the page, so that programs can read them, and so that a page can be
-renewed for one paper on a machine without the runs of the others.
+It is written into a JSON file beside the page, so that programs can read it, and so that one
+paper's part of the page can be replaced on a machine without the runs of the other papers.
 """
 
 from __future__ import annotations
@@ -9,27 +9,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.core.errors import InputError, unreadable
 from orchestration.core.units import format_rate
-from orchestration.papers.headroom import Headroom
+from orchestration.papers.tuning_headroom import TuningHeadroom
 from orchestration.render.json import json_text
 from orchestration.render.numbers import NO_SHARE, NOTHING, Unit, percent, points, quantity
 
 VERSION = 1
-# Fields by the names that files of this version have.
-_STORED_AS = {"baselines": "yardsticks"}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A headline under one transport: its verdict, the measurement in words, the likely cause."""
+class HeadlineCell:
+    """A headline under one transport: its verdict, the measurement as text, the likely cause."""
 
     verdict: str
     measured: str
@@ -38,17 +36,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Headline:
-    """A paper's headline, with a cell for each transport; the key is "" where there is one only."""
+    """A paper's headline, with a cell for each transport; the key is "" where they do not vary."""
 
     paper: str
     text: str
     says: str
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, HeadlineCell]
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """How often an arm was better, worse or not to be told from a rival, by transport."""
+    """In how many conditions an arm is better or worse than a rival, or neither (`even`)."""
 
     paper: str
     transport: str
@@ -61,7 +59,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a paper's campaigns, with the number of its networks (0: it has none named)."""
+    """An arm of a paper's campaigns. `networks` counts its named networks."""
 
     paper: str
     arm: str
@@ -72,7 +70,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Caution:
-    """What a paper's results rest on that is to be made anew."""
+    """A reason to run trials of a paper again before their results are believed."""
 
     paper: str
     text: str
@@ -80,52 +78,53 @@ class Caution:
 
 @dataclass(frozen=True)
 class PageData:
-    """What the page opens with."""
+    """The beginning of the page. The aliases are the keys of `results.json`."""
 
-    headroom: tuple[Headroom, ...] = ()
+    headroom: tuple[TuningHeadroom, ...] = ()
     arms: tuple[Arm, ...] = ()
     headlines: tuple[Headline, ...] = ()
-    baselines: tuple[Baseline, ...] = ()
+    baselines: Annotated[tuple[Baseline, ...], Field(alias="yardsticks")] = ()
     cautions: tuple[Caution, ...] = ()
 
-    def renewed(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
-        """Return `former` with the rows of one paper from here, in the order of `papers`."""
+    def merged_into(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
+        """Return `former` with one paper's rows replaced by these, in the order of `papers`."""
 
         def merged(name: str) -> tuple[Any, ...]:
             kept = [row for row in getattr(former, name) if row.paper != paper]
             rows = [*kept, *(row for row in getattr(self, name) if row.paper == paper)]
-            known = {name: place for place, name in enumerate(papers)}
-            return tuple(sorted(rows, key=lambda row: known.get(row.paper, len(known))))
+            rank = {name: number for number, name in enumerate(papers)}
+            return tuple(sorted(rows, key=lambda row: rank.get(row.paper, len(rank))))
 
         return PageData(**{field.name: merged(field.name) for field in fields(self)})
 
 
+_PAGE_DATA = TypeAdapter(PageData)
+
+
 def to_json(data: PageData) -> str:
-    """Return the data as JSON text; what is unknown is null."""
-    stored = {_STORED_AS.get(name, name): value for name, value in asdict(data).items()}
+    """Return the data as JSON text; unknown numbers are null."""
+    stored = _PAGE_DATA.dump_python(data, by_alias=True)
     return json_text({"version": VERSION, **stored}, ensure_ascii=False) + "\n"
 
 
 def read_data(path: Path) -> PageData:
-    """Return the data beside a page.
+    """Return the data from the JSON file beside a page.
 
-    Raises InputError for a file that cannot be read, or that an older page does not have.
+    Raises InputError if the file is missing, as beside an older page, or cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise unreadable(path, error, "make the whole page anew, without --paper") from error
+        raise unreadable(path, error, "write the whole page again, without --paper") from error
     try:
         data = json.loads(text)
         if data.pop("version", None) != VERSION:
             raise ValueError(f"is not of version {VERSION}")
-        for name, key in _STORED_AS.items():
-            data[name] = data.pop(key, ())
-        return TypeAdapter(PageData).validate_python(_null_as_unknown(data))
+        return _PAGE_DATA.validate_python(_null_as_unknown(data))
     except (ValueError, ValidationError) as error:
         what = f"cannot be read: {str(error).splitlines()[0]}"
         raise InputError.single(
-            str(path), what, "make the whole page anew, without --paper"
+            str(path), what, "write the whole page again, without --paper"
         ) from error
 
 
@@ -142,10 +141,10 @@ def _null_as_unknown(value: Any) -> Any:
 _BLOCK = "\n## "
 
 
-def renewed(former: str, fresh: str, paper: str) -> str:
-    """Return `fresh` with the former page's sections of all papers but one.
+def renew_sections(former: str, fresh: str, paper: str) -> str:
+    """Return the page `fresh` with the sections of all papers except one taken from `former`.
 
-    Sections that the former page does not have are those of `fresh`, as is what it begins with.
+    The beginning of the page, and sections that `former` does not have, are those of `fresh`.
     """
     kept = _blocks(former)
     parts = []
@@ -158,7 +157,7 @@ def renewed(former: str, fresh: str, paper: str) -> str:
 
 
 def _blocks(page: str) -> dict[str, str]:
-    """Return the parts of a page by their titles, the first one's being its first line."""
+    """Return the parts of a page by their titles; the title of the first part is its first line."""
     return {block.partition("\n")[0]: block for block in page.split(_BLOCK)}
 
 
@@ -182,10 +181,10 @@ def estimate_text(estimate: Estimate, unit: Unit) -> str:
 
 
 def difference_text(difference: PairedDifference, unit: Unit) -> str:
-    """Return `-12.6% [-15.0% to -9.8%]`; differences of shares are in points.
+    """Return a difference with its interval: `-12.6% [-15.0% to -9.8%]`, of shares in points.
 
-    The interval is in the metric's unit if there is no relative one, which happens if the other
-    mean is not significantly different from 0.
+    The interval is in the metric's unit if there is no relative one, because the reference's mean
+    does not differ significantly from 0.
     """
     if not difference.n or not math.isfinite(difference.mean):
         return NOTHING

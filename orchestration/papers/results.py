@@ -1,6 +1,6 @@
-"""Finished runs of the papers' campaigns by section and condition.
+"""The finished trials of the papers' campaigns, sorted by section and condition.
 
-Tuners are compared over seeds on which both have valid trials.
+Two arms are compared over the seeds at which both have valid trials.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from orchestration.core.condition import (
 )
 from orchestration.core.roce import FORMER_HPCC_TEXT, is_former_hpcc
 from orchestration.core.trial import Scalar, TrialSpec
-from orchestration.papers.claims import Section, When
-from orchestration.papers.condition import Condition, Repeat, Repeats, in_order
+from orchestration.papers.claims import FactorLevels, Section
+from orchestration.papers.condition import Condition, Repeat, Repeats, order_transports
 from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import finished_trials, read_trial
 
 BEST_DCQCN, PLACEBO = "best-dcqcn", "placebo"
-# Tuners by rule that need no learning: with the others the yardsticks that every section shows.
-RULES = ("amt", "qaecn")
+# Tuners that adapt by a rule, without learning. They are among the baselines of every section.
+RULE_TUNERS = ("amt", "qaecn")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The metrics of one finished trial; `cell` has its tuner's label and those of its factors.
+class MeasuredTrial:
+    """The measurements of one finished trial.
 
-    `checkpoint` names the network that its tuner had, "" for that of the package or none. `tuner`
-    is the tuner's name and not its label, `params` are its parameters as text. `cautions` say what
-    is to be made anew before it is believed.
+    `cell` has the labels of its tuner and factors. `checkpoint` names the tuner's network, "" for
+    the packaged one or none. `tuner` is the tuner's name, which may differ from its label; `params`
+    are its parameters as text. `cautions` are reasons to run it again before it is believed.
     """
 
-    cell: When
+    cell: FactorLevels
     seed: int
     valid: bool
     backend: str
@@ -53,30 +53,30 @@ class Measured:
     progress: FlowProgress | None = None
     checkpoint: str = ""
     repeat: int = 1
-    looks: AnalysisPlan = PLAIN
+    analysis_plan: AnalysisPlan = PLAIN
     tuner: str = ""
     params: str = ""
     cautions: tuple[str, ...] = ()
 
-    def compared(self, factor: str) -> tuple[str, When]:
-        """Return what it is compared as, the level of a factor, and its other factors."""
+    def compared(self, factor: str) -> tuple[str, FactorLevels]:
+        """Return the trial's arm, a level of the compared factor, and its other factors."""
         factors = factors_of(self.cell)
         factors.pop(factor, None)
         return str(self.cell.get(factor, "")), factors
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A trial as it is compared with others: `arm` names it, `factors` are the condition."""
+class ComparedTrial:
+    """A trial with the arm that it belongs to, and the factors that are its condition."""
 
     arm: str
-    factors: When
-    trial: Measured
+    factors: FactorLevels
+    trial: MeasuredTrial
 
 
 @dataclass(frozen=True)
 class SectionResult:
-    """The results of a section. `arms` are the tuners to show, including those that did not run."""
+    """The results of a section. `arms` are all arms to show, also those that did not run."""
 
     section: Section
     arms: tuple[str, ...]
@@ -87,9 +87,9 @@ class SectionResult:
 
     @property
     def transports(self) -> tuple[str, ...]:
-        """The levels of the factor `transport`; ("",) if it has none."""
+        """The levels of the factor `transport`; ("",) if transports do not vary."""
         found = {condition.transport for condition in self.conditions if condition.repeats}
-        return in_order(found) if found else ("",)
+        return order_transports(found) if found else ("",)
 
     @property
     def ran(self) -> bool:
@@ -98,15 +98,15 @@ class SectionResult:
 
 
 def is_placebo(arm: str) -> bool:
-    """Return whether an arm is a placebo by its name: `placebo` or `placebo-<tuner>`."""
+    """Return whether an arm's name is that of a placebo: `placebo` or `placebo-<tuner>`."""
     return arm == PLACEBO or arm.startswith(f"{PLACEBO}-")
 
 
 def placebo_of(section: Section, arm: str, ran: tuple[str, ...]) -> str:
-    """Return the placebo of a learned arm: the section's, else the nearest name that ran.
+    """Return the placebo of a learned arm: what the section says, else the nearest name that ran.
 
-    That is `placebo-<arm>`, or with a shorter name, as `placebo-pet` for `pet-without-flows`; else
-    `placebo`.
+    The nearest name is `placebo-<arm>`, else one with a part of the arm's name, as `placebo-pet`
+    for `pet-without-flows`, else `placebo`.
     """
     if arm in section.placebos:
         return section.placebos[arm]
@@ -115,7 +115,9 @@ def placebo_of(section: Section, arm: str, ran: tuple[str, ...]) -> str:
     return next((name for name in names if name in ran), PLACEBO)
 
 
-def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tuple[Measured, ...]:
+def read_measured_trials(
+    folder: Path, progress: Callable[[int, int], None]
+) -> tuple[MeasuredTrial, ...]:
     """Return the finished trials of a campaign's folder; none if the folder does not exist.
 
     Raises InputError, naming the file, if one cannot be read.
@@ -126,7 +128,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     for number, path in enumerate(folders):
         result = read_trial(path)
         measured.append(
-            Measured(
+            MeasuredTrial(
                 cell={TUNER: tuner_called(result.spec), **factors_of(labels_of(result.spec))},
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
@@ -136,7 +138,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 progress=flow_progress(result),
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
                 repeat=result.spec.repeat,
-                looks=AnalysisPlan(planned.sizes) if planned else PLAIN,
+                analysis_plan=AnalysisPlan(planned.sizes) if planned else PLAIN,
                 tuner=result.spec.tuner.name,
                 params=repr(sorted(result.spec.tuner.params.items())),
                 cautions=tuple(_cautions(result.spec)),
@@ -147,7 +149,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
 
 
 def _cautions(spec: TrialSpec) -> Iterator[str]:
-    """Yield what a trial rests on that has another name, or another value, than it had."""
+    """Yield the reasons to run a trial again: it had parameters of DCQCN that were corrected."""
     roce = spec.host.roce
     if roce is not None and is_former_hpcc(roce.parameters):
         yield f"trials under DCQCN had {FORMER_HPCC_TEXT}"
@@ -155,106 +157,109 @@ def _cautions(spec: TrialSpec) -> Iterator[str]:
         yield f"networks for DCQCN were trained in part under {FORMER_HPCC_TEXT}"
 
 
-def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:
-    """Return a section's results from its campaign's trials."""
-    mine = [
-        Compared(*trial.compared(section.compares), trial)
+def evaluate_section(section: Section, trials: tuple[MeasuredTrial, ...]) -> SectionResult:
+    """Return a section's results, from the trials of its campaign."""
+    selected = [
+        ComparedTrial(*trial.compared(section.compares), trial)
         for trial in trials
-        if fits(trial.cell, section.only)
+        if matches_levels(trial.cell, section.only)
     ]
     if section.arms:
-        # yardsticks are shown in every section
-        shown_arms = {*section.arms, BEST_STATIC, BEST_DCQCN, ORACLE, *RULES}
-        mine = [one for one in mine if one.arm in shown_arms or is_placebo(one.arm)]
-    conditions: list[When] = []
-    for item in section.printed:
-        if item.when and item.when not in conditions:
-            conditions.append(item.when)
-    found = sorted({_key(trial.factors): trial.factors for trial in mine}.items())
-    # numbers by size, words in the paper's order
+        # the baselines are shown in every section
+        shown_arms = {*section.arms, BEST_STATIC, BEST_DCQCN, ORACLE, *RULE_TUNERS}
+        selected = [one for one in selected if one.arm in shown_arms or is_placebo(one.arm)]
+    printed = [item.when for item in section.printed if item.when]
+    printed = [when for number, when in enumerate(printed) if when not in printed[:number]]
+    measured = sorted({_sort_key(trial.factors): trial.factors for trial in selected}.items())
+    # levels that are numbers by size, others in the paper's order
     ordered = sorted(
-        found, key=lambda item: (_numbers(item[1]), _place(item[1], conditions), item[0])
+        measured,
+        key=lambda item: (_numeric_levels(item[1]), _condition_rank(item[1], printed), item[0]),
     )
     shown = [factors for _, factors in ordered]
-    shown += [when for when in conditions if not any(fits(f, when) for f in shown)]
+    shown += [when for when in printed if not any(matches_levels(f, when) for f in shown)]
     return SectionResult(
         section=section,
-        arms=_arms(section, mine),
+        arms=_arms(section, selected),
         conditions=tuple(
-            Condition(factors, _repeats(section, mine, factors), _look(mine, factors).confidence)
+            Condition(
+                factors,
+                _repeats(section, selected, factors),
+                _last_analysis(selected, factors).confidence,
+            )
             for factors in shown
         ),
-        trials=len(mine),
-        invalid=sum(not item.trial.valid for item in mine),
-        backends=tuple(sorted({item.trial.backend for item in mine})),
+        trials=len(selected),
+        invalid=sum(not item.trial.valid for item in selected),
+        backends=tuple(sorted({item.trial.backend for item in selected})),
     )
 
 
-def _arms(section: Section, trials: list[Compared]) -> tuple[str, ...]:
-    """Return the reference first, then the other learned tuners, then the yardsticks."""
+def _arms(section: Section, trials: list[ComparedTrial]) -> tuple[str, ...]:
+    """Return the reference, then the learned arms, then others, then the baselines."""
     known = {trial.arm for trial in trials}
     known |= {arm for item in section.printed for arm in item.arms}
     known |= {section.reference, *section.learned, *section.arms}
     rank = {section.reference: 0, BEST_STATIC: 3, BEST_DCQCN: 3, ORACLE: 4}
 
-    def place(arm: str) -> tuple[int, str]:
+    def rank_of(arm: str) -> tuple[int, str]:
         usual = 1 if arm in section.learned else 5 if is_placebo(arm) else 2
         return rank.get(arm, usual), arm
 
-    return tuple(sorted(known, key=place))
+    return tuple(sorted(known, key=rank_of))
 
 
-def _repeats(section: Section, trials: list[Compared], factors: When) -> Repeats:
+def _repeats(section: Section, trials: list[ComparedTrial], factors: FactorLevels) -> Repeats:
     repeats: dict[str, dict[int, Repeat]] = {}
     for item in trials:
         if item.trial.valid and item.factors == factors:
             flows = item.trial.flows.within(section.flows_from, section.flows_to)
-            figures = _figures(section, item.trial, flows)
-            one = Repeat(figures, flows, item.trial.checkpoint)
-            repeats.setdefault(item.arm, {})[item.trial.seed] = one
+            metrics = _metrics(section, item.trial, flows)
+            repeat = Repeat(metrics, flows, item.trial.checkpoint)
+            repeats.setdefault(item.arm, {})[item.trial.seed] = repeat
     return repeats
 
 
-def _look(trials: list[Compared], factors: When) -> InterimAnalysis:
-    """Return the look at which a condition is read: the last that its trials belong to.
+def _last_analysis(trials: list[ComparedTrial], factors: FactorLevels) -> InterimAnalysis:
+    """Return the interim analysis at which a condition is read: the last that its trials reach.
 
-    A condition may join trials of several conditions of the campaign, where a section compares the
-    levels of a factor; each of these had its own last look, and the most cautious one counts.
+    Where a section compares the levels of a factor, a condition joins trials of several conditions
+    of the campaign. Each of these had its own last analysis, and the most cautious one counts.
     """
-    last: dict[str, Measured] = {}
+    last: dict[str, MeasuredTrial] = {}
     for item in trials:
         if item.factors == factors:
             key = repr(factors_of(item.trial.cell))
             if key not in last or item.trial.repeat > last[key].repeat:
                 last[key] = item.trial
-    looks = (trial.looks.at(trial.repeat) for trial in last.values())
-    return min(looks, key=lambda look: look.level, default=FIXED)
+    analyses = (trial.analysis_plan.at(trial.repeat) for trial in last.values())
+    return min(analyses, key=lambda analysis: analysis.level, default=FIXED)
 
 
-def _figures(section: Section, trial: Measured, flows: DoneFlows) -> Mapping[str, float]:
-    """Return a trial's figures by metric; NaN where it has no samples of flows that last."""
+def _metrics(section: Section, trial: MeasuredTrial, flows: DoneFlows) -> Mapping[str, float]:
+    """Return a trial's values by metric; those of long-lived flows are NaN without samples."""
     steady = trial.progress.since(section.steady_from) if trial.progress else None
-    figures = {**of_flows(flows), **of_progress(steady)}
-    return {key: figures.get(key, trial.ports.get(key, math.nan)) for key in METRICS.papers}
+    values = {**of_flows(flows), **of_progress(steady)}
+    return {key: values.get(key, trial.ports.get(key, math.nan)) for key in METRICS.papers}
 
 
-def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
-    """Return whether a condition's factors have the levels of `when`."""
+def matches_levels(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
+    """Return whether a condition's factors have all levels of `when`."""
     return all(factors.get(name) == level for name, level in when.items())
 
 
-def _place(factors: When, conditions: list[When]) -> int:
-    return next(
-        (place for place, when in enumerate(conditions) if fits(factors, when)), len(conditions)
-    )
+def _condition_rank(factors: FactorLevels, printed: list[FactorLevels]) -> int:
+    """Return the number of the first printed condition that matches; of others, the last rank."""
+    matching = (rank for rank, when in enumerate(printed) if matches_levels(factors, when))
+    return next(matching, len(printed))
 
 
-def _numbers(factors: When) -> list[float]:
+def _numeric_levels(factors: FactorLevels) -> list[float]:
     return [float(level) for level in factors.values() if not isinstance(level, str)]
 
 
-def _key(factors: When) -> tuple[tuple[str, bool, float, str], ...]:
-    """Return a sort key for conditions: numbers by size, words by letter."""
+def _sort_key(factors: FactorLevels) -> tuple[tuple[str, bool, float, str], ...]:
+    """Return a sort key for conditions: levels that are numbers by size, others by letter."""
     return tuple(
         (name, isinstance(level, str), 0.0 if isinstance(level, str) else float(level), str(level))
         for name, level in factors.items()

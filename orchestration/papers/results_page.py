@@ -1,4 +1,8 @@
-"""The results page in Markdown: headroom, the answer, then a section per table and figure."""
+"""The results page in Markdown: headroom, the answer, then a section for each table and figure.
+
+Headroom is tuning headroom, how much slower the best static setting for all conditions is than the
+best one for each condition; PFC's headroom, a switch buffer, is something else.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +12,56 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.metrics import HEADROOM, METRICS
+from orchestration.analysis.metrics import METRICS, TUNING_HEADROOM_METRICS
 from orchestration.analysis.quantiles import MIN_BEYOND
 from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
-from orchestration.papers.answer import (
+from orchestration.papers.claims import ClaimsFile, load_claims, read_former_page
+from orchestration.papers.condition import order_transports
+from orchestration.papers.headroom_map import headroom_svg
+from orchestration.papers.page_data import Caution, PageData, read_data, renew_sections, to_json
+from orchestration.papers.results import (
+    MeasuredTrial,
+    SectionResult,
+    evaluate_section,
+    read_measured_trials,
+)
+from orchestration.papers.section_part import section_part
+from orchestration.papers.summary_tables import (
     arms_of,
     arms_table,
+    baseline_table,
     baselines,
     headline,
     headline_tables,
-    tally_text,
-    yardstick_table,
+    verdict_counts_text,
 )
-from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
-from orchestration.papers.condition import in_order
-from orchestration.papers.headroom import MIN, Headroom, headroom_of, verdict_on
-from orchestration.papers.map_page import headroom_picture
-from orchestration.papers.page_data import Caution, PageData, read_data, renewed, to_json
-from orchestration.papers.results import (
-    Measured,
-    SectionResult,
-    evaluate_section,
-    measure_campaign,
+from orchestration.papers.tuning_headroom import (
+    MIN_HEADROOM,
+    TuningHeadroom,
+    headroom_of_paper,
+    headroom_verdict,
 )
-from orchestration.papers.section_part import section_part
 from orchestration.papers.verdicts import CAUSES, ClaimResult, evaluate_claim
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent_span
 from orchestration.results.reader import recorded_files
 
 INTRODUCTION = f"""\
-Headroom is what any tuner can win: by how much the single best static setting (`best-static`) is
-above the best static setting of each condition (`oracle`), paired by seed, with its 95 % interval.
-Both are searched for on other seeds than these. So headroom may come out negative: then the setting
-chosen for a condition alone is no better there than the one for all. Where it is below
-{100 * MIN:.0f} % there is nothing to learn. A tuner's *share* of it is the part of the way from
-`best-static` (0 %) to the oracle (100 %) that the tuner goes; below 0 % it is worse than the static
-setting. It is not told where headroom is not above 0 beyond chance. *All together* is the mean over
-conditions.
+Headroom of a condition is what a tuner can win there at most: how much slower the best static
+setting for all conditions (`best-static`) is than the best static setting for that condition
+(`oracle`), paired by seed, with its 95 % interval. It has nothing to do with the headroom of PFC's
+buffers. Both settings come from searches on other seeds than these. So headroom can be negative:
+the setting chosen for the condition is then no better there than the setting for all conditions.
+Below {100 * MIN_HEADROOM:.0f} % there is nothing to learn. A tuner's *share* of the headroom is how
+far it gets from `best-static` (0 %) to the oracle (100 %); below 0 % it is worse than the static
+setting. The share is shown only where headroom is above 0 beyond chance. *All together* is the mean
+over conditions.
 """
 
 
-def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
-    """Yield the part of the page; `picture` is the name of its file, beside the page."""
+def headroom_part(rows: Sequence[TuningHeadroom], picture: str) -> Iterator[str]:
+    """Yield the page's part on headroom; `picture` is the name of its SVG file, beside the page."""
     yield "## Headroom\n"
     if not rows:
         yield "No campaign has both `best-static` and `oracle`: headroom is not known.\n"
@@ -59,166 +69,188 @@ def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
     yield INTRODUCTION
     yield f"![Headroom by condition, and where each tuner lies]({picture})\n"
     yield f"{_summary(rows)}\n"
-    yield _whole_table(rows)
+    yield _over_all_table(rows)
     yield from _condition_tables(rows)
 
 
-def _summary(rows: Sequence[Headroom]) -> str:
-    """Return one sentence a metric: under how many conditions there is something to learn."""
+def _summary(rows: Sequence[TuningHeadroom]) -> str:
+    """Return a sentence for each metric: under how many conditions there is something to learn."""
     sentences = []
-    for metric in HEADROOM:
+    for metric in TUNING_HEADROOM_METRICS:
         known = [
             row
             for row in rows
-            if row.metric == metric and row.place and math.isfinite(row.headroom[0])
+            if row.metric == metric and row.condition_label and math.isfinite(row.headroom[0])
         ]
-        few = sum(row.metric == metric and bool(row.place) and row.few for row in rows)
+        too_few_flows = sum(
+            row.metric == metric and bool(row.condition_label) and row.too_few_flows for row in rows
+        )
         if not known:
-            sentences.append(f"- By {METRICS[metric].short_label} nothing is known: too few flows.")
+            label = METRICS[metric].short_label
+            sentences.append(f"- By {label} headroom is not known: too few flows.")
             continue
-        nothing = sum(row.headroom[0] < MIN for row in known)
+        nothing = sum(row.headroom[0] < MIN_HEADROOM for row in known)
         negative = sum(row.headroom[2] < 0 for row in known)
         text = f"- By {METRICS[metric].short_label} there is "
         text += "**nothing to learn**" if nothing == len(known) else "nothing to learn"
         text += f" under {nothing} of {len(known)} conditions"
-        if few:
-            text += f", and {few} more have too few flows"
+        if too_few_flows:
+            text += f", and {too_few_flows} more have too few flows"
         if negative:
             text += f"; headroom is negative beyond chance under {negative}"
         maximum = max(known, key=lambda row: row.headroom[0])
-        where = f"`{maximum.place}`" + (
+        where = f"`{maximum.condition_label}`" + (
             f", {maximum.transport.upper()}" if maximum.transport else ""
         )
-        sentences.append(f"{text}. The most is {percent_span(*maximum.headroom)} ({where}).")
+        sentences.append(
+            f"{text}. The largest headroom is {percent_span(*maximum.headroom)} ({where})."
+        )
     return "\n".join(sentences)
 
 
-def _cell(row: Headroom | None) -> str:
+def _cell(row: TuningHeadroom | None) -> str:
     if row is None:
         return NOTHING
-    if row.few:
+    if row.too_few_flows:
         return "too few flows"
-    return f"{percent_span(*row.headroom)}\n{verdict_on(row.headroom)}"
+    return f"{percent_span(*row.headroom)}\n{headroom_verdict(row.headroom)}"
 
 
-def _transports(rows: Sequence[Headroom]) -> tuple[str, ...]:
-    return in_order({row.transport for row in rows})
+def _transports(rows: Sequence[TuningHeadroom]) -> tuple[str, ...]:
+    return order_transports({row.transport for row in rows})
 
 
-def _whole_table(rows: Sequence[Headroom]) -> str:
-    together = [row for row in rows if not row.place]
-    cells: dict[tuple[str, str], dict[str, Headroom]] = {}
+def _over_all_table(rows: Sequence[TuningHeadroom]) -> str:
+    together = [row for row in rows if not row.condition_label]
+    cells: dict[tuple[str, str], dict[str, TuningHeadroom]] = {}
     for row in together:
         cells.setdefault((row.paper, row.transport), {})[row.metric] = row
     papers, order = list(dict.fromkeys(paper for paper, _ in cells)), _transports(together)
     keys = sorted(cells, key=lambda key: (papers.index(key[0]), order.index(key[1])))
-    heads = ("all together", "transport", *(METRICS[metric].short_label for metric in HEADROOM))
-    return rows_table(
-        heads,
-        [
-            [paper, transport.upper() or NOTHING, *(_cell(cells[key].get(m)) for m in HEADROOM)]
-            for key in keys
-            for paper, transport in [key]
-        ],
+    heads = (
+        "all together",
+        "transport",
+        *(METRICS[metric].short_label for metric in TUNING_HEADROOM_METRICS),
     )
+    rows_of_cells = [
+        [
+            paper,
+            transport.upper() or NOTHING,
+            *(_cell(cells[paper, transport].get(metric)) for metric in TUNING_HEADROOM_METRICS),
+        ]
+        for paper, transport in keys
+    ]
+    return rows_table(heads, rows_of_cells)
 
 
-def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
-    """Yield a table a paper: headroom by condition, and shares of that in the first metric."""
+def _condition_tables(rows: Sequence[TuningHeadroom]) -> Iterator[str]:
+    """Yield a table for each paper: headroom by condition, and shares of it in the first metric."""
     for paper in dict.fromkeys(row.paper for row in rows):
-        mine = [row for row in rows if row.paper == paper]
-        arms = list(
-            dict.fromkeys(p.arm for row in mine if row.metric == HEADROOM[0] for p in row.arms)
-        )
         yield f"### {paper}: headroom by condition, and the share of it in mean slowdown\n"
-        heads = ["condition", *(f"headroom, {METRICS[m].short_label}" for m in HEADROOM), *arms]
-        keys = dict.fromkeys((row.place, row.transport) for row in mine)
-        order = _transports(mine)
-        places = list(dict.fromkeys(place for place, _ in keys))
-        cells = []
-        for place, transport in sorted(keys, key=lambda k: (places.index(k[0]), order.index(k[1]))):
-            here = {r.metric: r for r in mine if (r.place, r.transport) == (place, transport)}
-            label = ", ".join(filter(None, (place or "all together", transport.upper())))
-            first = here.get(HEADROOM[0])
-            shares = (
-                {p.arm: percent_span(*p.share, sign="", digits=0) for p in first.arms}
-                if first
-                else {}
-            )
-            told = [shares.get(arm, NOTHING) for arm in arms]
-            cells.append([label, *(_cell(here.get(metric)) for metric in HEADROOM), *told])
-        yield rows_table(heads, cells)
+        yield _condition_table([row for row in rows if row.paper == paper])
+
+
+def _condition_table(rows: Sequence[TuningHeadroom]) -> str:
+    """Return one paper's headroom by condition, and its arms' shares of it in the first metric."""
+    metrics = TUNING_HEADROOM_METRICS
+    arms = dict.fromkeys(
+        of_arm.arm for row in rows if row.metric == metrics[0] for of_arm in row.arms
+    )
+    heads = ["condition", *(f"headroom, {METRICS[m].short_label}" for m in metrics), *arms]
+    by_key: dict[tuple[str, str], dict[str, TuningHeadroom]] = {}
+    for row in rows:
+        by_key.setdefault((row.condition_label, row.transport), {})[row.metric] = row
+    conditions = list(dict.fromkeys(condition for condition, _ in by_key))
+    transports = _transports(rows)
+    cells = []
+    for key in sorted(by_key, key=lambda k: (conditions.index(k[0]), transports.index(k[1]))):
+        condition, transport = key
+        by_metric = by_key[key]
+        label = ", ".join(filter(None, (condition or "all together", transport.upper())))
+        first = by_metric.get(metrics[0])
+        shares = {
+            of_arm.arm: percent_span(*of_arm.share, sign="", digits=0)
+            for of_arm in (first.arms if first else ())
+        }
+        cells.append(
+            [
+                label,
+                *(_cell(by_metric.get(metric)) for metric in metrics),
+                *(shares.get(arm, NOTHING) for arm in arms),
+            ]
+        )
+    return rows_table(heads, cells)
 
 
 _HEAD = """\
 # Results: what came out of the papers
 
-Written by `closloop papers results` from run folders alone; [papers.md](../papers.md) says how to
-run the campaigns. By hand are only the papers' own numbers, and the notes on how a setting differs
-from its paper's. On one kernel the campaigns repeat themselves to the bit
+`closloop papers results` writes this page from run folders alone; how to run the campaigns is in
+[papers.md](../papers.md). Only the papers' own numbers, and the notes on how a setting differs from
+its paper's, are written by hand. On one kernel the campaigns repeat themselves to the bit
 ([decision 36](../decisions/0036-one-seed-is-one-result.md)).
 """
 
 _HOW_TO_READ = f"""\
 ## How to read it
 
-A figure is the mean over repeats (seeds) with half of its 95 % interval, Student's t. A difference
-is of the tuner from the reference, paired by seed, in percent of the reference's mean, with its 95
-% interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
-Where a campaign's repeats are adaptive, intervals are those of the look at which a condition
-stopped, which hold over all looks. Seeds of training are of another stream than these. Where a
-learned tuner's networks take turns over the repeats, its figures are over training seeds too: the
-interval is a hierarchical bootstrap, which draws networks, then repeats within each (Davison and
-Hinkley 1997, section 3.8;
-Saravanan et al. 2020), widened for few networks and never narrower than Student's. A tail is the
-quantile of all repeats' flows together, with a bootstrap that draws repeats; with fewer than
-{MIN_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was
-offered and what receivers accepted, in percent of the hosts' line rates.
+Each number is the mean over repeats (seeds) with half of its 95 % interval, by Student's t. A
+difference is that of the tuner from the reference, paired by seed, in percent of the reference's
+mean, with its 95 % interval by Fieller's method. Intervals are not corrected for the number of
+comparisons on this page. Where a campaign's repeats are adaptive, the intervals are those of the
+interim analysis at which a condition stopped; they hold over all analyses. Training seeds come from
+another random stream than these. Where the networks of a learned tuner are used in rotation over
+the repeats, its numbers are also over training seeds: the interval is from a hierarchical
+bootstrap, which draws networks and then repeats of each (Davison and Hinkley 1997, section 3.8;
+Saravanan et al. 2020), is widened for few networks, and is never narrower than Student's. A tail is
+the quantile of all repeats' flows together, with a bootstrap that draws repeats; with less than
+{MIN_BEYOND} flows beyond it, it is not shown. The loads beside a condition are the offered load and
+what receivers accepted, in percent of the hosts' line rates.
 
-*best-static* is the best single static setting for all conditions and *oracle* the best one for
-each, both searched for on other seeds; a *placebo* is its tuner's own loop and actions, drawn at
-random. In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best
-parameters of a grid, chosen by power (goodput by RTT inflation) on other seeds.
+*best-static* is the best single static setting for all conditions, and *oracle* is the best one for
+each condition; both were searched for on other seeds. A *placebo* runs the loop of its tuner with
+the same actions, but draws them at random. RL-CC's sections compare congestion controls; there,
+*best-dcqcn* has the best parameters of a grid, chosen by power (goodput over RTT inflation) on
+other seeds.
 
 {verdicts.RULE}
 {CAUSES}
-Queues are the mean and standard deviation over all samples
-while flows arrive, of all switch ports, or of the ports to the receiver where the table says so.
-Throughput is payload that switches sent to hosts in that time, also what is sent again or
-thrown away. DCTCP is Linux', DCQCN
-is of RoCE NICs with PFC, as in the papers of GraphCC, ACC and PET, both over our own fabric; times
-and hosts are scaled as each section says.
+Queue lengths are the mean and standard deviation over all samples while flows arrive, of all switch
+ports, or of the ports to the receiver where the table says so. Throughput is the payload that
+switches sent to hosts in that time, including what is retransmitted or discarded. DCTCP is that of
+Linux; DCQCN is that of RoCE NICs with PFC, as in the papers of GraphCC, ACC and PET. Both run over
+closloop's own fabric. Each section says how times and the number of hosts are scaled.
 
-RL-CC's sections have RoCE NICs over our own fabric. There goodput, RTT and Jain's index are of the
-flows that last, in the part of the trial that counts; goodput is acknowledged payload by the
-receivers' line rates, a lost packet one that a switch dropped.
+RL-CC's sections have RoCE NICs over the same fabric. There, goodput, RTT and Jain's index are those
+of long-lived flows, in the part of the trial that is counted. Goodput is acknowledged payload over
+the receivers' line rates, and a lost packet is one that a switch dropped.
 """
 
 
 def opening(data: PageData, picture: str) -> str:
-    """Return the page up to its second part: headroom, arms, the answer."""
+    """Return the beginning of the page: headroom, the arms, and the answer."""
     lines = [_HEAD, *_cautions(data), *headroom_part(data.headroom, picture)]
     if data.arms:
         lines += ["### The arms\n", arms_table(data.arms)]
-    lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
+    lines += ["## The answer\n", f"{verdict_counts_text(data.headlines)}\n"]
     lines += headline_tables(data.headlines)
     if data.baselines:
         lines += [
             "### Against the best fixed setting and against chance\n",
-            "Conditions in which a tuner is better or worse beyond chance, by the first figure of\n"
-            "each table. Its placebo has its actions and its period, and draws at random.\n",
-            yardstick_table(data.baselines),
+            "In how many conditions a tuner is better or worse beyond chance, by the first metric\n"
+            "of each table. Its placebo has the same actions and period, and draws at random.\n",
+            baseline_table(data.baselines),
         ]
     return "\n".join(lines) + "\n"
 
 
 def _cautions(data: PageData) -> Iterator[str]:
-    """Yield what the results rest on that is to be made anew, each with its papers."""
+    """Yield the reasons to run trials again, each with the papers that it applies to."""
     papers: dict[str, dict[str, None]] = {}
     for caution in data.cautions:
         papers.setdefault(caution.text, {})[caution.paper] = None
-    for text, whose in papers.items():
-        yield f"**To be made anew** ({', '.join(whose)}): {text}.\n"
+    for text, names in papers.items():
+        yield f"**To be run again** ({', '.join(names)}): {text}.\n"
 
 
 def results_page(
@@ -227,17 +259,17 @@ def results_page(
     phase: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> tuple[PageData, str]:
-    """Return what the page opens with, and the rest of it, of the campaign folders under `runs`.
+    """Return the data of the page's beginning, and the rest of the page as Markdown.
 
-    Folders may be missing. `phase` is called with what is being done, `progress` with how much of
-    it is done and in all. The same folders give the same page. Raises InputError for a file that
-    cannot be read.
+    They are made of the campaign folders under `runs`, which may be missing; the same folders give
+    the same page. `phase` is called with the name of each phase, `progress` with how many of its
+    steps are done and their number. Raises InputError for a file that cannot be read.
     """
-    measured: dict[str, tuple[Measured, ...]] = {}
+    measured: dict[str, tuple[MeasuredTrial, ...]] = {}
     results = {}
     for campaign in dict.fromkeys(section.campaign for section in file.sections):
         phase(f"reading {campaign}")
-        measured[campaign] = measure_campaign(runs / campaign, progress)
+        measured[campaign] = read_measured_trials(runs / campaign, progress)
         for section in file.sections:
             if section.campaign == campaign:
                 results[section.id] = evaluate_section(section, measured[campaign])
@@ -252,8 +284,8 @@ def results_page(
     lines = [_HOW_TO_READ]
     for number, section in enumerate(file.sections):
         progress(number, len(file.sections))
-        mine = [result for result in claims if result.claim.section == section.id]
-        lines += section_part(results[section.id], mine)
+        own = [result for result in claims if result.claim.section == section.id]
+        lines += section_part(results[section.id], own)
     return data, "\n".join(lines).rstrip() + "\n"
 
 
@@ -261,9 +293,9 @@ def _data(
     file: ClaimsFile,
     results: Mapping[str, SectionResult],
     claims: Sequence[ClaimResult],
-    measured: Mapping[str, tuple[Measured, ...]],
+    measured: Mapping[str, tuple[MeasuredTrial, ...]],
 ) -> PageData:
-    found: dict[str, list[Any]] = {field.name: [] for field in fields(PageData)}
+    data: dict[str, list[Any]] = {field.name: [] for field in fields(PageData)}
     for paper in file.papers:
         sections = [section for section in file.sections if section.paper == paper]
         campaigns = dict.fromkeys(section.campaign for section in sections)
@@ -273,14 +305,14 @@ def _data(
         ]
         own = [results[section.id] for section in sections]
         ids = {section.id for section in sections}
-        mine = [one for one in claims if one.claim.headline and one.claim.section in ids]
-        texts = (text for _, trials in parts for one in trials for text in one.cautions)
-        found["headroom"] += headroom_of(paper, parts)
-        found["arms"] += arms_of(paper, own)
-        found["headlines"] += [headline(result, paper) for result in mine]
-        found["baselines"] += baselines(paper, own)
-        found["cautions"] += [Caution(paper, text) for text in dict.fromkeys(texts)]
-    return PageData(**{name: tuple(rows) for name, rows in found.items()})
+        headlines = [one for one in claims if one.claim.headline and one.claim.section in ids]
+        texts = (text for _, trials in parts for trial in trials for text in trial.cautions)
+        data["headroom"] += headroom_of_paper(paper, parts)
+        data["arms"] += arms_of(paper, own)
+        data["headlines"] += [headline(result, paper) for result in headlines]
+        data["baselines"] += baselines(paper, own)
+        data["cautions"] += [Caution(paper, text) for text in dict.fromkeys(texts)]
+    return PageData(**{name: tuple(rows) for name, rows in data.items()})
 
 
 def page_files(
@@ -291,25 +323,25 @@ def page_files(
     phase: Callable[[str], None],
     step: Callable[[int, int], None],
 ) -> dict[Path, tuple[str, str]]:
-    """Return what is written of the runs, with what it is: the page, its data, its picture.
+    """Return the files to write, each with its kind and text: the page, its data, its picture.
 
-    With `paper`, the parts of the page `output` that are of other papers stay. Raises InputError
-    for claims or a former page that cannot be read, and for a page that is one of the inputs.
+    With `paper`, the parts of the page `output` about other papers are kept. Raises InputError for
+    claims or a former page that cannot be read, and if an output is one of the inputs.
     """
     data_file = output.with_suffix(".json")
     picture_file = output.with_name(f"{output.stem}-headroom.svg")
     reads = [*([claims] if claims else []), *recorded_files([runs])]
     check_outputs([output, data_file, picture_file], reads)
     file = load_claims(claims)
-    former = of_paper(file, paper, output) if paper else ""
+    former = read_former_page(file, paper, output) if paper else ""
     kept = read_data(data_file) if paper else None
     data, rest = results_page(file, runs, phase, step)
     if kept is not None:
-        data = data.renewed(kept, file.papers, paper)
+        data = data.merged_into(kept, file.papers, paper)
     text = opening(data, picture_file.name) + rest
     files = {
-        output: ("page", renewed(former, text, paper) if paper else text),
+        output: ("page", renew_sections(former, text, paper) if paper else text),
         data_file: ("data", to_json(data)),
     }
-    drawn = headroom_picture(data.headroom)
-    return {**files, picture_file: ("picture", drawn)} if drawn else files
+    svg = headroom_svg(data.headroom)
+    return {**files, picture_file: ("picture", svg)} if svg else files

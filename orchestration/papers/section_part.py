@@ -1,4 +1,4 @@
-"""The part of the page on one section: its claims, then a table for each condition."""
+"""The part of the results page about one section: its claims, then a table for each condition."""
 
 from __future__ import annotations
 
@@ -8,45 +8,49 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.quantiles import MIN_BEYOND
 from orchestration.core.capabilities import capabilities
-from orchestration.papers.answer import (
+from orchestration.papers.claims import Section
+from orchestration.papers.condition import Condition, order_transports
+from orchestration.papers.page_data import amount, difference_text, estimate_text
+from orchestration.papers.results import SectionResult
+from orchestration.papers.summary_tables import (
+    baseline_sentence,
     baselines,
     claim_text,
     detectable_text,
-    sentence,
     verdict_text,
 )
-from orchestration.papers.claims import Section
-from orchestration.papers.condition import Condition, in_order
-from orchestration.papers.page_data import amount, difference_text, estimate_text
-from orchestration.papers.results import SectionResult
 from orchestration.papers.verdicts import ClaimResult, likely_cause
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent
 
 
 def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterator[str]:
-    """Yield the part of a section; `claims` are its claims."""
+    """Yield the lines of a section's part of the page; `claims` are the results of its claims."""
     section = result.section
     yield f"## {section.paper}: {section.title}\n"
     yield f"{section.setting.strip()}\n"
-    yield f"{_standing(result)}\n"
+    yield f"{_run_summary(result)}\n"
     if claims:
         yield _claim_table(claims)
     noted = [item.claim for item in claims if item.claim.notes.strip()]
     yield from (f"- {claim.text}: {' '.join(claim.notes.split())}" for claim in noted)
     if noted:
         yield ""
-    sentences = [sentence(row) for row in baselines(section.paper, [result])]
+    sentences = [baseline_sentence(row) for row in baselines(section.paper, [result])]
     if sentences:
         metric = METRICS[section.metrics[0]].label
         yield f"By {metric}: {' '.join(sentences)}\n"
-    for place in dict.fromkeys(condition.place for condition in result.conditions):
-        here = {c.transport: c for c in result.conditions if c.place == place}
-        yield _table(result, [here[transport] for transport in in_order(set(here))])
+    by_label: dict[str, dict[str, Condition]] = {}
+    for condition in result.conditions:
+        by_transport = by_label.setdefault(condition.label_without_transport, {})
+        by_transport[condition.transport] = condition
+    for label, by_transport in by_label.items():
+        transports = order_transports(set(by_transport))
+        yield _table(result, label, [by_transport[transport] for transport in transports])
 
 
 def _claim_table(claims: Sequence[ClaimResult]) -> str:
-    """Return the section's claims, a row for each transport."""
+    """Return a table of the section's claims, with a row for each claim and transport."""
     several = any(transport for result in claims for transport in result.by_transport)
     rows = [
         [
@@ -66,20 +70,21 @@ def _claim_table(claims: Sequence[ClaimResult]) -> str:
     return rows_table([*heads, "verdict", "likely cause"], rows)
 
 
-def _standing(result: SectionResult) -> str:
+def _run_summary(result: SectionResult) -> str:
+    """Return how many trials there are, of which campaign, and what they are compared with."""
     section = result.section
     if not result.trials:
         return f"**Not run.** `closloop papers run {section.campaign}`"
     text = f"{result.trials} trials (`closloop papers run {section.campaign}`)"
     if result.invalid:
-        text += f", {result.invalid} of them invalid and counted nowhere"
+        text += f", {result.invalid} of them invalid and not counted"
     if not all(capabilities(name).modes[0].is_linux for name in result.backends):
         text += f"; on the backend {' and '.join(result.backends)}, not in Linux"
     return f"{text}. Differences are from `{section.reference}`."
 
 
-def _table(result: SectionResult, conditions: Sequence[Condition]) -> str:
-    """Return the table of one condition, under each transport."""
+def _table(result: SectionResult, label: str, conditions: Sequence[Condition]) -> str:
+    """Return the table of one condition; `conditions` are that condition under each transport."""
     section = result.section
     several = any(condition.transport for condition in conditions)
     labels = [METRICS[key].label for key in section.metrics]
@@ -93,11 +98,11 @@ def _table(result: SectionResult, conditions: Sequence[Condition]) -> str:
         for arm in result.arms
     ]
     heads = ["", *(["transport"] if several else []), *labels]
-    return f"### {conditions[0].place} ({size_text(conditions)})\n\n{rows_table(heads, rows)}"
+    return f"### {label} ({size_text(conditions)})\n\n{rows_table(heads, rows)}"
 
 
 def size_text(conditions: Sequence[Condition]) -> str:
-    """Return how many seeds there are, and the load where trials wrote it down."""
+    """Return the number of seeds, and the offered and delivered load where trials recorded it."""
     parts = []
     for condition in conditions:
         count = condition.seeds
@@ -112,24 +117,25 @@ def size_text(conditions: Sequence[Condition]) -> str:
 
 
 def _load(condition: Condition, key: str) -> float:
-    """Return the mean over all trials."""
-    found = [
-        repeat.figures.get(key, math.nan)
+    """Return the mean of a load over all trials; NaN if none has it."""
+    values = [
+        repeat.metrics.get(key, math.nan)
         for repeats in condition.repeats.values()
         for repeat in repeats.values()
     ]
-    known = [value for value in found if math.isfinite(value)]
+    known = [value for value in values if math.isfinite(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
+    """Return an arm's value, its difference from the reference, and what the paper prints."""
     unit = METRICS[key].unit
-    few = condition.beyond(arm, key) if condition.repeats.get(arm) else None
-    if few is not None and few < MIN_BEYOND:
-        parts = [f"too few flows ({few} beyond)"]
+    beyond = condition.flows_beyond(arm, key) if condition.repeats.get(arm) else None
+    if beyond is not None and beyond < MIN_BEYOND:
+        parts = [f"too few flows ({beyond} beyond)"]
     else:
         parts = [estimate_text(condition.estimate(arm, key), unit)]
-        if arm != section.reference and not condition.too_few((section.reference,), key):
+        if arm != section.reference and not condition.has_too_few_flows((section.reference,), key):
             difference = condition.difference(arm, section.reference, key)
             if difference.n:
                 parts.append(difference_text(difference, unit))
@@ -144,7 +150,10 @@ def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
 
 
 def _printed(section: Section, condition: Condition, key: str) -> Mapping[str, float]:
-    """Return the paper's numbers by tuner; numbers without a condition apply to all."""
+    """Return the paper's numbers for a condition by arm; {} if it prints none.
+
+    Numbers without a condition of their own apply to all.
+    """
     for item in section.printed:
         when = item.when.items()
         if item.metric == key and all(condition.factors.get(k) == v for k, v in when):

@@ -1,4 +1,4 @@
-"""`closloop papers`, `headroom` and `fidelity`: studies, whose campaigns are examples."""
+"""`closloop papers`, `headroom` and `fidelity`: studies whose campaigns are in the source tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.analysis.metrics import HEADROOM
+from orchestration.analysis.metrics import TUNING_HEADROOM_METRICS
 from orchestration.cli.options import (
     Campaigns,
     ClusterOption,
@@ -45,21 +45,25 @@ _FOLDER, _RUNS = Path("examples/papers"), Path("runs/papers")
 
 @dataclass(frozen=True)
 class _Options:
-    """Options: which of the papers' campaigns are run, and how."""
+    """Options of `papers run`: which of the papers' campaigns to run, and how."""
 
-    names: Annotated[list[str] | None, typer.Argument(help="Campaigns, by default all.")] = None
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of campaigns; by default all.")
+    ] = None
     campaigns: Campaigns = _FOLDER
     runs: Runs = _RUNS
     jobs: Jobs = 0
     repeats: Repeats = None
     cluster: ClusterOption = ""
-    backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
-    replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
+    backend: Annotated[str | None, "--on", "The backend to run on: emulated or fluid."] = None
+    replace: Annotated[
+        bool, "Move away finished trials that the campaign files no longer describe."
+    ] = False
 
 
 @papers.command("list")
 def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
-    """List the campaigns: their trials, how many are finished, and how long all take."""
+    """List the campaigns: their trials, how many are finished, and how long all of them take."""
     from orchestration.campaign.plan import make_plan
     from orchestration.papers.claims import load_campaigns
 
@@ -67,10 +71,10 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
     rows = []
     total_s = 0.0
     for name, campaign in load_campaigns(campaigns, []).items():
-        made = make_plan(campaign, side_by_side, runs)
+        plan = make_plan(campaign, side_by_side, runs)
         done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
-        total_s += made.wall_s
-        trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
+        total_s += plan.wall_s
+        trials, minutes = str(len(campaign.trials)), f"{plan.wall_s / 60:.1f} min"
         if (rule := campaign.repeats) is not None:
             minimum = sum(trial.repeat <= rule.minimum for trial in campaign.trials)
             trials = f"{minimum} to {trials}"
@@ -82,18 +86,20 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
 
 
 @papers.command("run", epilog=_PAPERS_EPILOG)
-def run_papers(asked: _Options) -> None:
-    """Run campaigns, one after the other. Given again, it goes on where it was.
+def run_papers(options: _Options) -> None:
+    """Run campaigns, one after the other. The same command continues after a stop.
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
     from orchestration.papers.claims import load_campaigns
 
     chosen = load_campaigns(
-        asked.campaigns, asked.names or [], backend=asked.backend, repeats=asked.repeats
+        options.campaigns, options.names or [], backend=options.backend, repeats=options.repeats
     )
-    code = run_all(chosen, asked.runs, asked.jobs, replace=asked.replace, cluster=asked.cluster)
-    typer.echo(f"the results, any time: closloop papers results --runs {asked.runs}", err=True)
+    code = run_all(
+        chosen, options.runs, options.jobs, replace=options.replace, cluster=options.cluster
+    )
+    typer.echo(f"next: closloop papers results --runs {options.runs}", err=True)
     raise typer.Exit(code)
 
 
@@ -101,14 +107,15 @@ def run_papers(asked: _Options) -> None:
 def write_results(
     runs: Runs = _RUNS,
     output: Page = Path("docs/generated/results.md"),
-    claims: Annotated[Path | None, "Other claims than the package's."] = None,
+    claims: Annotated[Path | None, "A claims file to use in place of the package's."] = None,
     paper: Annotated[
-        str, "Renew the parts for this paper only, like RL-CC; the page keeps all others."
+        str, "Write only this paper's parts again, like RL-CC; the page keeps the others."
     ] = "",
 ) -> None:
-    """Write the results page from run folders: the papers' figures beside the measured ones.
+    """Write the results page from run folders: the papers' numbers beside the measured ones.
 
-    Beside the page: its picture, PAGE-headroom.svg, and headroom and verdicts as PAGE.json.
+    Two more files are written beside the page: its picture, PAGE-headroom.svg, and its headroom and
+    verdicts as data, PAGE.json.
     """
     from orchestration.papers.results_page import page_files
 
@@ -123,7 +130,9 @@ def write_results(
     "closloop fidelity --against fluid"
 )
 def fidelity(
-    names: Annotated[list[str] | None, typer.Argument(help="Scenarios, by default all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of scenarios; by default all.")
+    ] = None,
     reference: Annotated[str, "The backend A."] = "emulated",
     against: Annotated[str, "The backend B."] = "simulated",
     campaigns: Campaigns = Path("examples/fidelity"),
@@ -132,9 +141,9 @@ def fidelity(
     repeats: Repeats = None,
     output: Page = Path("docs/generated/fidelity.md"),
 ) -> None:
-    """Run the scenarios on both backends, what is not finished, and write the page.
+    """Compare two backends on four scenarios: run what is not finished, and write a page.
 
-    One trial runs at a time unless told otherwise, so that the speeds are of one core each.
+    By default one trial runs at a time, so that the page can compare the speeds of one core.
 
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
@@ -162,15 +171,15 @@ def run_all(
     replace: bool = False,
     cluster: str = "",
 ) -> int:
-    """Run campaigns one after the other; return the worst of their exit codes.
+    """Run campaigns one after the other; return the highest of their exit codes.
 
-    With `replace`, finished trials that their files no longer describe are put aside first. They
-    run on this machine, or on what `cluster` says.
+    With `replace`, finished trials that the campaign files no longer describe are moved away first.
+    The trials run on this machine or, if it is not "", on the Ray cluster at address `cluster`.
     """
     spare_threads()
 
     from orchestration.cli.display import summary_table
-    from orchestration.papers.claims import put_aside
+    from orchestration.papers.claims import move_stale_trials
     from orchestration.render.numbers import clock_text
     from orchestration.render.terminal import show
 
@@ -178,17 +187,17 @@ def run_all(
     begin_s = time.monotonic()
     with executor_named(cluster) as executor:
         for number, campaign in enumerate(campaigns.values(), start=1):
-            if replace and (count := put_aside(campaign, runs)):
-                said = f"{campaign.name}: {count} trials of earlier settings put aside"
-                typer.echo(said, err=True)
+            if replace and (count := move_stale_trials(campaign, runs)):
+                text = f"{campaign.name}: moved away {count} trials of earlier settings"
+                typer.echo(text, err=True)
             typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
             summary = Running(runs, jobs).run_on(executor, announced(campaign, jobs))
             show(summary_table(summary), file=sys.stderr)
             code = max(code, summary.exit_code)
             finished += summary.finished
     if len(campaigns) > 1:
-        took = clock_text(time.monotonic() - begin_s)
-        typer.echo(f"all {len(campaigns)} campaigns: {finished} trials in {took}", err=True)
+        elapsed = clock_text(time.monotonic() - begin_s)
+        typer.echo(f"all {len(campaigns)} campaigns: {finished} trials in {elapsed}", err=True)
     return code
 
 
@@ -202,43 +211,55 @@ def headroom(
     metric: Annotated[
         list[str],
         "--metric",
-        "An objective, of the papers' metrics; each chooses its own settings.",
-    ] = [*HEADROOM],  # noqa: B006
+        "A metric of the papers; each metric chooses its own settings.",
+    ] = [*TUNING_HEADROOM_METRICS],  # noqa: B006
     by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
     setting: Annotated[
         list[str], "--setting", "A factor whose levels are part of the setting."
     ] = [],  # noqa: B006
-    folds: Annotated[int, typer.Option(min=2, help="Parts of the seeds; 2 are halves.")] = 2,
+    folds: Annotated[
+        int, typer.Option(min=2, help="How many parts the seeds are split into; 2 are halves.")
+    ] = 2,
     output: Annotated[
-        Path | None, "--output", "-o", "A page to write the map into; beside it .json and .svg."
+        Path | None,
+        "--output",
+        "-o",
+        "A page to write the map into; .json and .svg files go beside it.",
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what any tuner could win: the loss of the best static setting, by condition.
+    """Show what a tuner can win at most, by condition, over the best static setting.
 
-    It is judged against the best setting of each condition, on other seeds than those that choose
-    (docs/headroom.md). A page that is there keeps what stands above the map.
+    Headroom of a condition is how much slower the best single setting for all conditions is than
+    the best setting for that condition. Seeds that choose settings do not judge them
+    (docs/headroom.md). An existing page keeps the text above the map.
 
     Exit code: 0 done, 2 bad input.
     """
     from orchestration.core.outputs import check_outputs
-    from orchestration.papers.map_page import group_table, made_of, map_files, summary, to_json
+    from orchestration.papers.headroom_map import (
+        group_table,
+        map_files,
+        map_of_run,
+        summary,
+        to_json,
+    )
     from orchestration.results.reader import recorded_files
 
     if output is not None:
-        beside = [output.with_suffix(end) for end in (".json", ".svg")]
-        check_outputs([output, *beside], recorded_files([run]))
+        more = [output.with_suffix(suffix) for suffix in (".json", ".svg")]
+        check_outputs([output, *more], recorded_files([run]))
     with Phases() as phases:
-        found, left_out = made_of(run, metric, by, setting, folds, phases.phase, phases.step)
+        made, left_out = map_of_run(run, metric, by, setting, folds, phases.phase, phases.step)
     for arm in left_out:
-        typer.echo(f"left out, since it is no static setting: {arm}", err=True)
+        typer.echo(f"left out, because it is not one static setting: {arm}", err=True)
     if as_json:
-        print_json(to_json(found))
+        print_json(to_json(made))
     else:
-        for group in found.groups:
-            show(group_table(found, group), "")
-        for sentence in summary(found):
+        for group in made.groups:
+            show(group_table(made, group), "")
+        for sentence in summary(made):
             typer.echo(sentence)
     if output is not None:
-        for path, (what, text) in map_files(found, output).items():
+        for path, (what, text) in map_files(made, output).items():
             write_page(text, path, what)

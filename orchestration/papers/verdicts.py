@@ -1,8 +1,8 @@
-"""The rule by which a paper's claim is judged, in one place; the page says it in `RULE`.
+"""How a paper's claim is judged. The page prints the rule as `RULE`.
 
-Everything is by the near end of an interval, the one nearer to no difference: what the sample shows
-at least. A claim that several conditions are under is judged by all that ran. What a claim that did
-not come out is put down to follows from the measurements alone, by `CAUSES`.
+Everything goes by the near end of an interval, which is the end nearer to no difference: what the
+sample shows at least. A claim about several conditions is judged by all of them that ran. The
+likely cause of a claim that failed follows from the measurements alone, by `CAUSES`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.analysis.student_t import detectable
 from orchestration.papers.claims import Claim
 from orchestration.papers.condition import Condition
-from orchestration.papers.results import SectionResult, fits, is_placebo, placebo_of
+from orchestration.papers.results import SectionResult, is_placebo, matches_levels, placebo_of
 
 Verdict = Literal[
     "reproduced",
@@ -37,85 +37,89 @@ VERDICTS: tuple[Verdict, ...] = (
     "too few flows",
     "no data",
 )
-# The result for a claim under one condition: as the paper says, in its direction only, or not.
-Finding = Literal["as claimed", "direction only", "no"]
-# A claim's direction counts if it shows in at least this share of the conditions.
+# A claim under one condition: came out as the paper says, in its direction only, or not.
+Outcome = Literal["as claimed", "direction only", "no"]
+# A claim counts as `partly` if its direction shows under at least this share of the conditions.
 _MIN_SHARE = 0.5
 
 RULE = f"""\
-A claim is judged by the near end of the interval, the one nearer to no difference. Under one
-condition it is *as claimed* if that end lies beyond 0 in the claimed direction and reaches the
-least change that the paper claims; *in its direction* if it lies beyond 0 only. That two are the
-same, or that a value lies in a range, is as claimed if the whole interval lies inside the paper's
-margin, and in its direction if the estimate does.
+A claim is judged by the near end of the interval, which is the end nearer to no difference. Under
+one condition the result is *as claimed* if that end lies beyond 0 in the claimed direction and
+reaches the smallest change that the paper claims; it is *in the claimed direction* if that end only
+lies beyond 0. A claim that two values are the same, or that a value lies in a range, comes out as
+claimed if the whole interval lies inside the paper's margin, and in the claimed direction if only
+the estimate does.
 
-- **reproduced**: as claimed under every condition; where the paper says "up to", the near end
-  reaches half of that under one of them; and the placebo of the tuner does not pass the same claim
-  against the same opponent.
-- **not by learning**: all that, and the placebo passes too: random actions do as well.
-- **partly**: as claimed or in its direction under at least half of the conditions.
-- **not reproduced**: under fewer.
+- **reproduced**: as claimed under every condition. Where the paper says "up to", the near end
+  reaches half of that under at least one condition. The tuner's placebo does not pass the same
+  claim against the same opponent.
+- **not by learning**: as *reproduced*, but the placebo passes the claim, too: random actions do as
+  well.
+- **partly**: as claimed or in the claimed direction under at least half of the conditions.
+- **not reproduced**: so under less than half of them.
 - **no placebo**: as *reproduced*, but the placebo did not run.
-- **too few flows**: a tail with fewer than {MIN_BEYOND} flows beyond it under every condition. A
-  condition with too few is left out of the others' verdict, and counted.
+- **too few flows**: the metric is a tail, and less than {MIN_BEYOND} flows lie beyond it under
+  every condition. If that holds under some conditions only, these are counted and left out of the
+  verdict.
 
-*Detectable* is the smallest true difference that these repeats would have shown in four of five
-samples of their size and spread (two-sided test at 5 %, power 80 %): a claim below it could not
-have come out.
+*Detectable* is the minimum detectable effect: the smallest true difference that four of five
+samples of this size and spread would show (two-sided test at 5 %, power 80 %). A smaller claimed
+effect could not have been confirmed.
 """
 
 
 @dataclass(frozen=True)
-class Row:
-    """A claim under one condition.
+class ConditionResult:
+    """The result for a claim under one condition.
 
     `difference` is None for a claim about a value, `estimate` is None for a comparison.
-    `detectable` is the smallest difference, in the metric's unit, that could have been shown.
+    `detectable` is the minimum detectable effect in the metric's unit.
     """
 
     condition: Condition
     difference: PairedDifference | None
     estimate: Estimate | None
-    finding: Finding
+    outcome: Outcome
     detectable: float
 
     @property
     def label(self) -> str:
         """The condition without its transport."""
-        return self.condition.place
+        return self.condition.label_without_transport
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim under the conditions of one transport.
+    """The verdict on a claim under the conditions of one transport.
 
-    `few` counts conditions with too few flows. `placebo` is the placebo's arm, "" for a claim about
-    an arm that has not learned, and `chance` the verdict on it.
+    `skipped` counts the conditions with too few flows. `placebo` is the arm that is the placebo of
+    the claim's arm, "" if that has not learned; `placebo_verdict` is the verdict on the same claim
+    about the placebo.
     """
 
     verdict: Verdict
-    rows: tuple[Row, ...]
-    few: int = 0
+    rows: tuple[ConditionResult, ...]
+    skipped: int = 0
     placebo: str = ""
-    chance: Verdict = "no data"
+    placebo_verdict: Verdict = "no data"
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and its judgements by transport; the key is "" where transports are no factor."""
+    """A claim with a judgement for each transport; the key is "" where transports do not vary."""
 
     claim: Claim
     by_transport: Mapping[str, Judgement]
 
 
 def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
-    """Judge a claim by the measurements, under each transport apart."""
+    """Judge a claim by the measurements, separately for each transport."""
     judged = {}
     for transport in result.transports:
         chosen = [
             condition
             for condition in result.conditions
-            if condition.transport == transport and fits(condition.factors, claim.when)
+            if condition.transport == transport and matches_levels(condition.factors, claim.when)
         ]
         placebo = ""
         if claim.arm in result.section.learned and not is_placebo(claim.against):
@@ -126,33 +130,33 @@ def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
 
 
 def judge(claim: Claim, conditions: Sequence[Condition], placebo: str = "") -> Judgement:
-    """Judge a claim under these conditions, and the same claim about the placebo; "" for none."""
-    verdict, rows, few = _measured(claim, conditions)
+    """Judge a claim under these conditions, and the same claim about `placebo` ("" for none)."""
+    verdict, rows, skipped = _verdict_on_arm(claim, conditions)
     if not placebo:
-        return Judgement(verdict, rows, few)
-    chance, _, _ = _measured(claim.model_copy(update={"arm": placebo}), conditions)
-    if verdict == "reproduced" and chance == "reproduced":
+        return Judgement(verdict, rows, skipped)
+    placebo_verdict, _, _ = _verdict_on_arm(claim.model_copy(update={"arm": placebo}), conditions)
+    if verdict == "reproduced" and placebo_verdict == "reproduced":
         verdict = "not by learning"
-    elif verdict == "reproduced" and chance == "no data":
+    elif verdict == "reproduced" and placebo_verdict == "no data":
         verdict = "no placebo"
-    return Judgement(verdict, rows, few, placebo, chance)
+    return Judgement(verdict, rows, skipped, placebo, placebo_verdict)
 
 
 def near_end(claim: Claim, difference: PairedDifference) -> float:
-    """Return the smallest plausible change in the claimed direction, a share; NaN if unknown."""
+    """Return the near end of the interval as a change in the claimed direction: a share, or NaN."""
     if claim.direction == "lower":
         return -difference.relative_high
     return difference.relative_low
 
 
-def passes(claim: Claim, rows: Sequence[Row]) -> Verdict:
-    """Return the verdict on the findings alone, without the placebo's."""
+def verdict_without_placebo(claim: Claim, rows: Sequence[ConditionResult]) -> Verdict:
+    """Return the verdict on the conditions' results, without regard to the placebo."""
     if not rows:
         return "no data"
-    shown = sum(row.finding != "no" for row in rows)
+    shown = sum(row.outcome != "no" for row in rows)
     if shown < _MIN_SHARE * len(rows):
         return "not reproduced"
-    if any(row.finding != "as claimed" for row in rows):
+    if any(row.outcome != "as claimed" for row in rows):
         return "partly"
     if claim.best is not None and claim.direction in ("lower", "higher"):
         ends = [near_end(claim, row.difference) for row in rows if row.difference is not None]
@@ -161,50 +165,57 @@ def passes(claim: Claim, rows: Sequence[Row]) -> Verdict:
     return "reproduced"
 
 
-def _measured(
+def _verdict_on_arm(
     claim: Claim, conditions: Sequence[Condition]
-) -> tuple[Verdict, tuple[Row, ...], int]:
-    found: list[Row] = []
-    few = 0
+) -> tuple[Verdict, tuple[ConditionResult, ...], int]:
+    """Return the verdict on the claim's arm, its results, and the number of skipped conditions."""
+    results: list[ConditionResult] = []
+    skipped = 0
     for condition in conditions:
         arms = (claim.arm,) if claim.direction == "value" else (claim.arm, claim.against)
         if not all(condition.repeats.get(arm) for arm in arms):
             continue
-        if condition.too_few(arms, claim.metric):
-            few += 1
+        if condition.has_too_few_flows(arms, claim.metric):
+            skipped += 1
             continue
-        row = _value_row(claim, condition) if len(arms) == 1 else _row(claim, condition)
+        row = (
+            _value_result(claim, condition)
+            if len(arms) == 1
+            else _comparison_result(claim, condition)
+        )
         if row is not None:
-            found.append(row)
-    if few and not found:
-        return "too few flows", (), few
-    return passes(claim, found), tuple(found), few
+            results.append(row)
+    if skipped and not results:
+        return "too few flows", (), skipped
+    return verdict_without_placebo(claim, results), tuple(results), skipped
 
 
-def _row(claim: Claim, condition: Condition) -> Row | None:
+def _comparison_result(claim: Claim, condition: Condition) -> ConditionResult | None:
     difference = condition.difference(claim.arm, claim.against, claim.metric)
     if difference.n < 2:
         return None
     minimum = condition.detectable(claim.arm, claim.against, difference)
-    return Row(condition, difference, None, _finding(claim, difference), minimum)
+    return ConditionResult(condition, difference, None, _outcome(claim, difference), minimum)
 
 
-def _value_row(claim: Claim, condition: Condition) -> Row | None:
+def _value_result(claim: Claim, condition: Condition) -> ConditionResult | None:
     estimate = condition.estimate(claim.arm, claim.metric)
     if estimate.n < 2:
         return None
     low, high = claim.low or 0.0, claim.high or 0.0
-    finding: Finding = "no"
+    outcome: Outcome = "no"
     if low <= estimate.mean <= high:
         inside = low <= estimate.low and estimate.high <= high
-        finding = "as claimed" if inside else "direction only"
+        outcome = "as claimed" if inside else "direction only"
     repeats = condition.repeats[claim.arm].values()
     freedom = units([repeat.checkpoint for repeat in repeats]) - 1
     half = (estimate.high - estimate.low) / 2
-    return Row(condition, None, estimate, finding, detectable(half, freedom, condition.confidence))
+    return ConditionResult(
+        condition, None, estimate, outcome, detectable(half, freedom, condition.confidence)
+    )
 
 
-def _finding(claim: Claim, difference: PairedDifference) -> Finding:
+def _outcome(claim: Claim, difference: PairedDifference) -> Outcome:
     if claim.direction == "same":
         ends = (difference.relative_low, difference.relative_high)
         if all(abs(end) <= claim.within for end in ends):
@@ -217,8 +228,10 @@ def _finding(claim: Claim, difference: PairedDifference) -> Finding:
     return "as claimed" if reaches else "direction only"
 
 
-def of_network(rows: Sequence[Row], arm: str, network: str, confidence: float) -> list[Condition]:
-    """Return the rows' conditions with one network of an arm, at another confidence."""
+def with_one_network(
+    rows: Sequence[ConditionResult], arm: str, network: str, confidence: float
+) -> list[Condition]:
+    """Return the rows' conditions with one network of `arm` only, at this confidence."""
     return [
         replace(row.condition.with_network(arm, network), confidence=confidence) for row in rows
     ]
@@ -228,17 +241,17 @@ Cause = Literal["", "sample", "transport", "training", "none found"]
 _RANK: dict[Verdict, int] = {"reproduced": 2, "not by learning": 2, "partly": 1}
 
 CAUSES = """\
-The *likely cause* of what is not reproduced follows from a rule, not from an opinion; the first
-that holds is named. *sample*: wherever the claim fails, the smallest difference that its repeats
-could have shown is larger than the claimed one, and the opposite is not beyond chance.
-*transport*: under the other transport the verdict is better. *training*: the best of the tuner's
-networks passes alone (at a confidence corrected for the choice), or the claim passes if the spread
-between networks is left out. Else *none found*.
+The *likely cause* why a claim is not reproduced follows from a rule, not from an opinion. The first
+cause that applies is named. *sample*: wherever the claim fails, its effect is smaller than the
+minimum detectable one, and the opposite is not beyond chance. *transport*: the verdict under the
+other transport is better. *training*: one of the tuner's networks passes alone (at a confidence
+corrected for choosing among them), or the claim passes if the spread between networks is left out.
+Otherwise *none found*.
 """
 
 
 def likely_cause(result: ClaimResult, transport: str) -> Cause:
-    """Return the cause of a claim's failure under one transport; "" if it is not known to fail."""
+    """Return why a claim likely failed under one transport; "" if it is not known to fail."""
     judged = result.by_transport[transport]
     if judged.verdict not in ("partly", "not reproduced"):
         return ""
@@ -253,27 +266,30 @@ def likely_cause(result: ClaimResult, transport: str) -> Cause:
 
 
 def _sample(claim: Claim, judged: Judgement) -> bool:
-    failing = [row for row in judged.rows if row.finding != "as claimed"]
+    failing = [row for row in judged.rows if row.outcome != "as claimed"]
     if not failing:
-        # each is as claimed, but none reaches half of the largest effect
+        # every condition is as claimed, but none reaches half of the largest effect reported
         failing = list(judged.rows)
-    return all(_hidden(claim, row) for row in failing)
+    return all(_undetectable(claim, row) for row in failing)
 
 
-def _hidden(claim: Claim, row: Row) -> bool:
-    """Return whether the claimed difference is smaller than what could have been shown."""
+def _undetectable(claim: Claim, row: ConditionResult) -> bool:
+    """Return whether the claimed effect is smaller than the minimum detectable one."""
     claimed, minimum = claim.claimed, row.detectable
     if claim.direction == "value":
         claimed = ((claim.high or 0.0) - (claim.low or 0.0)) / 2
     else:
         minimum = row.condition.detectable_by_repeats(claim.arm, claim.against, claim.metric)
     return (
-        claimed > 0 and math.isfinite(minimum) and minimum > claimed and not _opposite(claim, row)
+        claimed > 0
+        and math.isfinite(minimum)
+        and minimum > claimed
+        and not _contradicts(claim, row)
     )
 
 
-def _opposite(claim: Claim, row: Row) -> bool:
-    """Return whether the whole interval speaks against a claim."""
+def _contradicts(claim: Claim, row: ConditionResult) -> bool:
+    """Return whether the whole interval contradicts a claim."""
     match claim.direction, row.difference, row.estimate:
         case "value", _, Estimate(low=low, high=high):
             return low > (claim.high or 0.0) or high < (claim.low or 0.0)
@@ -290,7 +306,7 @@ def _training(claim: Claim, judged: Judgement) -> bool:
         return False
     for network in networks:
         confidence = 1 - (1 - judged.rows[0].condition.confidence) / len(networks)
-        alone = judge(claim, of_network(judged.rows, claim.arm, network, confidence))
+        alone = judge(claim, with_one_network(judged.rows, claim.arm, network, confidence))
         if alone.verdict == "reproduced" and len(alone.rows) == len(judged.rows):
             return True
     together = [row.condition.as_one_network() for row in judged.rows]

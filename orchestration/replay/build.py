@@ -1,4 +1,4 @@
-"""Build replays: a self-contained folder with a campaign file and all files that it names."""
+"""Write replays: each is a self-contained folder, a campaign file with all files that it names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_lines, parse_rate, with_rates, write_testbed
-from orchestration.replay.drafts import Draft, drafts
 from orchestration.replay.request import ReplayRequest
+from orchestration.replay.specs import ReplaySpec, replay_specs
 from orchestration.results.reader import finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
@@ -33,74 +33,75 @@ class Replay:
 def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> tuple[Replay, ...]:
     """Write the campaigns of the requested replay, each into `out/<name>.inputs`.
 
-    An existing folder with the same content stays. One with other content is replaced if no
+    An existing folder with the same content stays. A folder with other content is replaced if no
     finished trial was made from it, or with `fresh`. Raises InputError for trials that cannot be
     replayed, before anything is replaced.
     """
-    found = drafts(request)
-    names = [_name(request, draft) for draft in found]
+    specs = replay_specs(request)
+    names = [_name(request, spec) for spec in specs]
     if len(set(names)) < len(names):
-        names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
-    both = zip(found, names, strict=True)
-    return tuple(write_replay(request, draft, name, out, fresh=fresh) for draft, name in both)
+        names = [f"{name[: _NAME_LENGTH - 4]}-{number}" for number, name in enumerate(names, 1)]
+    named = zip(specs, names, strict=True)
+    return tuple(write_replay(request, spec, name, out, fresh=fresh) for spec, name in named)
 
 
-def _name(request: ReplayRequest, draft: Draft) -> str:
-    """Return the campaign's name, made of the parent's name, the changes, and the backend."""
+def _name(request: ReplayRequest, spec: ReplaySpec) -> str:
+    """Return a campaign's name, made of the parent's name, the changes and the backend."""
     if request.name:
-        words = [request.name, draft.apart]
+        words = [request.name, spec.group_label]
     else:
-        others = [entry.label for entry in draft.others]
+        tuners = [entry.label for entry in spec.other_tuners]
         rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
         rates += ["rates"] if request.rate else []
         rates += ["thresholds"] if request.scale_thresholds else []
-        place = Path(request.testbed).stem
-        words = [draft.parent, draft.apart, "replay", *others, place, *rates, draft.backend]
+        testbed = Path(request.testbed).stem
+        words = [spec.parent, spec.group_label, "replay", *tuners, testbed, *rates, spec.backend]
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, words)).lower()).strip("-")
     return name[:_NAME_LENGTH].rstrip("-") or "replay"
 
 
 def write_replay(
-    request: ReplayRequest, draft: Draft, name: str, out: Path, *, fresh: bool = False
+    request: ReplayRequest, spec: ReplaySpec, name: str, out: Path, *, fresh: bool = False
 ) -> Replay:
-    """Write the campaign of a draft into `out/<name>.inputs`; see `build_replays`."""
+    """Write the campaign of a spec into `out/<name>.inputs`; see `build_replays`."""
     target = out / f"{name}{INPUTS_SUFFIX}"
     try:
         with partial_folder(target) as partial:
-            testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
+            testbed = load_testbed(request.testbed) if request.testbed else spec.testbed
             if testbed is None:
                 remedy = (
-                    "name it with --testbed: a name of `closloop inventory list`, or a file of "
+                    "give one with --testbed: a name from `closloop inventory list`, or a file of "
                     "your own"
                 )
-                what = "a file of flows says nothing of its testbed"
+                what = "a file of flows does not name a testbed"
                 raise InputError.single(str(request.run), what, remedy)
             testbed = with_rates(testbed, request.scale_rates, dict(map(parse_rate, request.rate)))
             write_testbed(partial / TESTBED_FILE, testbed)
-            campaign = draft.write(partial, testbed, name)
+            campaign = spec.write(partial, testbed, name)
             text = "\n".join([*campaign_lines(campaign, TESTBED_FILE), ""])
             (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
             read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
-            _put(partial, target, out / name, fresh, read)
+            _publish(partial, target, out / name, fresh, read)
     except OSError as error:
         raise unwritable(
             error.filename or target,
             error,
-            "make room there, make it writable, or choose another place with --out",
+            "free some space, make it writable, or choose another folder with --out",
             InputError,
         ) from error
-    notes = draft.notes
-    if draft.testbed is not None and draft.testbed.name != testbed.name:
-        notes = (*notes, f"testbed {testbed.name} in place of {draft.testbed.name}")
+    notes = spec.notes
+    if spec.testbed is not None and spec.testbed.name != testbed.name:
+        notes = (*notes, f"testbed {testbed.name} in place of {spec.testbed.name}")
     return Replay(target / CAMPAIGN_FILE, notes)
 
 
-def _put(
+def _publish(
     partial: Path, target: Path, results: Path, fresh: bool, read: Iterable[str | Path]
 ) -> None:
-    """Give the folder its final name, unless one with the same content exists.
+    """Give the folder its final name, unless a folder with the same content exists there.
 
-    One with other content is removed, but not if something that is `read` is in it.
+    A folder with other content is removed. Raises InputError if it has one of the files `read`, or
+    if there are results of it.
     """
     if target.exists():
         if _digests(target) == _digests(partial):
@@ -108,8 +109,8 @@ def _put(
         if finished_trials(results) and not fresh:
             raise InputError.single(
                 str(target),
-                f"is another replay's, and {results} has results of it",
-                "give this one another --name, or put the old results aside with --fresh",
+                f"belongs to another replay, and {results} has its results",
+                "give this one another --name, or move the old results away with --fresh",
             )
         check_outputs([target], read, "give this replay another --name")
         shutil.rmtree(target)

@@ -1,4 +1,4 @@
-"""Write a replay as a campaign file, with recorded settings, flows and actions."""
+"""Write a replay as a campaign file, and its testbed as a testbed file."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _OPTION = "--tuner"
 
 @dataclass(frozen=True)
 class ReplayCampaign:
-    """The content of the campaign file; `times_ns` are settings in ns such as `drain`.
+    """The content of a replay's campaign file.
 
-    `patterns` and `parent_trials` are the fields of each entry of `traffic` and `parent.trials`.
+    `patterns` and `parent_trials` are the entries of `traffic` and `parent.trials`, by field.
+    `times_ns` are the settings that are times, such as `drain`.
     """
 
     name: str
@@ -71,10 +72,10 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
         yield f"clock: {campaign.clock}"
     yield "tuners:"
     for tuner in campaign.tuners:
-        yield f"  - {mapping(tuner.fields)}"
+        yield f"  - {yaml_mapping(tuner.fields)}"
     yield "traffic:"
     for pattern in campaign.patterns:
-        yield f"  - {mapping(pattern)}"
+        yield f"  - {yaml_mapping(pattern)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
@@ -82,28 +83,28 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
     control = (campaign.host or HostSpec()).congestion_control
     several = sum(control in mode.controls for mode in capabilities(campaign.backend).modes) > 1
     if several or campaign.fabric != LINUX:
-        yield f"fabric: {mapping(vars(campaign.fabric))}"
+        yield f"fabric: {yaml_mapping(vars(campaign.fabric))}"
     if campaign.load_balancing != ECMP:
-        yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
+        yield f"load_balancing: {yaml_mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
-        yield f"host: {mapping(_host(campaign.host))}"
+        yield f"host: {yaml_mapping(_host(campaign.host))}"
     if campaign.faults:
         yield "faults:"
     for fault in campaign.faults:
-        yield f"  - {mapping(_fault(fault))}"
+        yield f"  - {yaml_mapping(_fault(fault))}"
     yield "parent:"
-    yield f"  run: {quoted(campaign.parent_run)}"
+    yield f"  run: {yaml_string(campaign.parent_run)}"
     if campaign.parent_sha256:
-        yield f"  sha256: {quoted(campaign.parent_sha256)}"
+        yield f"  sha256: {yaml_string(campaign.parent_sha256)}"
     if campaign.parent_trials:
         yield "  trials:"
     for item in campaign.parent_trials:
-        yield f"    - {mapping(item)}"
+        yield f"    - {yaml_mapping(item)}"
 
 
 def _host(host: HostSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {"min_rto": whole_duration(host.min_rto_ns)}
-    # the default is left out: it would be refused where traffic classes have their own
+    # defaults are left out: they are refused where traffic classes have their own
     for name in ("loss_detection", "congestion_control"):
         if getattr(host, name) != getattr(HostSpec(), name):
             settings[name] = getattr(host, name)
@@ -118,7 +119,7 @@ def _host(host: HostSpec) -> dict[str, Any]:
 
 def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
     common: dict[str, Any] = {"kind": spec.kind, "route_by": spec.route_by}
-    # what a setting does not use, a campaign file may not have
+    # a campaign file may not have fields that its kind of load balancing does not use
     if spec.route_by == "conga":
         common["dre_time"] = whole_duration(spec.dre_time_ns)
         common["metric_age"] = whole_duration(spec.metric_age_ns)
@@ -136,11 +137,11 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
     if roce.control not in (DCQCN, PROGRAM):
         known = congestion_control(roce.control).parameters
         own = {name: written(known[name], value) for name, value in roce.values if name in known}
-    # a set that goes by the NICs' rate would say something else for NICs of another one
+    # sets that follow the NICs' rate are left out: they differ on NICs of another rate
     sets = [name for name in DCQCN_SETS if name not in RATE_PARAMETERS]
     if not is_former_hpcc(given):
         sets.remove(FORMER_HPCC)
-    nearest = min(sets, key=lambda name: len(_others(given, name)))
+    nearest = min(sets, key=lambda name: len(_differing_parameters(given, name)))
     return {
         "payload": f"{roce.payload_bytes}B",
         "ack_every": roce.ack_every,
@@ -151,12 +152,15 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
         "decision_latency": whole_duration(roce.decision_latency_ns),
         "decisions": roce.decisions,
         **({roce.control: own} if own else {}),
-        "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
+        "dcqcn": {
+            "set": nearest,
+            **{name: given[name] for name in _differing_parameters(given, nearest)},
+        },
     }
 
 
-def _others(given: Mapping[str, int], name: str) -> list[str]:
-    """Return the parameters that differ from those of a set."""
+def _differing_parameters(given: Mapping[str, int], name: str) -> list[str]:
+    """Return the names of the parameters that differ from those of the set `name`."""
     return [key for key, value in given.items() if value != DCQCN_SETS[name][key]]
 
 
@@ -179,14 +183,14 @@ class TunerEntry:
     label: str
 
 
-def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
-    """Return the entries of the wanted tuners except the recording.
+def parse_tuners(texts: Sequence[str]) -> tuple[TunerEntry, ...]:
+    """Return the entries of the tuners that the user names, without `recorded`.
 
-    Each is a name, or a mapping such as `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
+    Each text is a name, or a mapping such as `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
     Raises InputError for text that is neither.
     """
     entries = []
-    for text in wanted:
+    for text in texts:
         if text == RECORDED:
             continue
         fields: dict[str, Any] = {"name": text}
@@ -204,18 +208,18 @@ def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
 
 
 def recorded_tuner(label: str, files: Mapping[str, str], taken: Sequence[str]) -> TunerEntry:
-    """Return an entry that repeats a tuner's actions, under its own label unless that is taken.
+    """Return an entry that repeats a tuner's actions, with its own label unless that is taken.
 
-    `files` are the recordings by the tables of their knobs.
+    `files` are the files of recorded actions by the tables of their knobs.
     """
-    called = f"{RECORDED}-{label}" if label in taken else label
-    return TunerEntry({"name": RECORDED, "label": called, **files}, called)
+    own = f"{RECORDED}-{label}" if label in taken else label
+    return TunerEntry({"name": RECORDED, "label": own, **files}, own)
 
 
 def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
-    """Return the entry with its checkpoint copied into `folder`, if it names a user's file.
+    """Return the entry with its checkpoint copied into `folder`, if that is a user's own file.
 
-    Raises InputError if that cannot be read.
+    Raises InputError if the file cannot be read.
     """
     name = entry.fields.get("checkpoint")
     if not isinstance(name, str) or not name.endswith(".safetensors"):
@@ -231,12 +235,12 @@ def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
     return TunerEntry({**entry.fields, "checkpoint": source.name}, entry.label)
 
 
-def quoted(text: str) -> str:
+def yaml_string(text: str) -> str:
     """Return text as a double-quoted YAML scalar."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def mapping(values: Mapping[str, object]) -> str:
+def yaml_mapping(values: Mapping[str, object]) -> str:
     """Return a mapping of strings, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
     pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return "{" + ", ".join(pairs) + "}"
@@ -246,14 +250,14 @@ _REMEDY = "name a testbed file of your own with --testbed"
 
 
 def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Testbed:
-    """Return the testbed with every rate multiplied by `scale` and the rates of `changed` set.
+    """Return the testbed with every rate multiplied by `scale`, and then the rates `changed`.
 
     `changed` maps names of links such as `leaf1-spine2` to rates in bit/s. A testbed with changed
     rates gets another name. Raises InputError for an unknown link, and for rates below 1 bit/s.
     """
     if not (math.isfinite(scale) and scale > 0):
-        what = f"{scale:g} is no factor for rates"
-        raise InputError.single("--scale-rates", what, "use more than 0: 0.5 halves them")
+        what = f"{scale:g} is not a factor for rates"
+        raise InputError.single("--scale-rates", what, "use a number above 0: 0.5 halves them")
     unknown = [name for name in changed if name not in testbed.links_by_name]
     if unknown:
         known = testbed.links_by_name
@@ -287,31 +291,35 @@ def parse_rate(text: str) -> tuple[str, int]:
     except UnitError as error:
         raise InputError([of_value(error, repr(text)).at("--rate")]) from error
     if not equals or not name or rate_bps < 1:
-        raise InputError.single("--rate", f"{text!r} is no link's rate", "like leaf1-spine2=50G")
+        raise InputError.single(
+            "--rate", f"{text!r} is not a link's rate", "write it like leaf1-spine2=50G"
+        )
     return name, rate_bps
 
 
 def write_testbed(path: Path, testbed: Testbed) -> None:
-    """Write the testbed as a file from which `load_testbed` reads an equal one.
+    """Write the testbed as a file from which `load_testbed` reads an equal testbed.
 
-    Raises InputError if a testbed file cannot describe this one: it has ports with names of their
-    own, or buffers that differ between ports.
+    Raises InputError if a testbed file cannot describe it, because ports have names of their own or
+    buffers of different sizes.
     """
     path.write_text(_text(testbed), encoding="utf-8")
     try:
         again = load_testbed(str(path))
     except InputError as error:
-        what = f"testbed {testbed.name} cannot be a testbed file: {error.problems[0].what}"
+        what = f"testbed {testbed.name} cannot be written as a file: {error.problems[0].what}"
         raise InputError.single("testbed.json", what, _REMEDY) from error
     before, after = _content(testbed), _content(again)
     different = [key for key in before if before[key] != after.get(key)]
     if different:
-        what = f"testbed {testbed.name} cannot be a testbed file: its {different[0]} would differ"
+        what = (
+            f"testbed {testbed.name} cannot be written as a file: its {different[0]} would differ"
+        )
         raise InputError.single("testbed.json", what, _REMEDY)
 
 
 def _content(testbed: Testbed) -> dict[str, Any]:
-    """Return the content of a testbed. Hosts and switches may be mixed or listed separately."""
+    """Return what testbeds are compared by; the order of hosts among switches does not count."""
     tiers = {device.name: device.tier for device in testbed.devices}
     return {**testbed_to_json(testbed), "devices": (testbed.hosts, testbed.switches, tiers)}
 
@@ -322,8 +330,8 @@ def _text(testbed: Testbed) -> str:
     lines = [
         "# Written by closloop replay, from the testbed.json of a trial.",
         "kind: custom",
-        f"name: {quoted(testbed.name)}",
-        f"source: {quoted(testbed.source)}",
+        f"name: {yaml_string(testbed.name)}",
+        f"source: {yaml_string(testbed.source)}",
         f"mtu: {testbed.mtu_bytes}B",
         f"framing: {testbed.framing_bytes}B",
         _switch(testbed, testbed.switch) if testbed.switch else f"buffer: {buffer_bytes}B",
@@ -332,22 +340,24 @@ def _text(testbed: Testbed) -> str:
         lines.append("classes:")
     for klass in testbed.classes:
         own = {"congestion_control": klass.congestion_control} if klass.congestion_control else {}
-        lines.append(f"  - {mapping({'name': klass.name, 'weight': klass.weight, **own})}")
+        lines.append(f"  - {yaml_mapping({'name': klass.name, 'weight': klass.weight, **own})}")
     lines += [f"hosts: {json.dumps(testbed.hosts)}", "switches:"]
-    lines += [f"  - {mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches]
+    lines += [
+        f"  - {yaml_mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches
+    ]
     lines.append("links:")
     for link in testbed.links:
         ends = {"a": testbed.ports[link.a].device, "b": testbed.ports[link.b].device}
         figures = {"rate": whole_rate(link.rate_bps), "delay": whole_duration(link.delay_ns)}
-        lines.append(f"  - {mapping({**ends, **figures})}")
+        lines.append(f"  - {yaml_mapping({**ends, **figures})}")
     return "\n".join([*lines, ""])
 
 
 def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
-    """Return the line of a shared buffer; all that a file may leave out is said."""
+    """Return the line of a shared buffer, with all of its optional settings."""
     names = [klass.name for klass in testbed.classes]
     alpha: object = dict(zip(names, spec.alpha, strict=True)) if names else spec.alpha[0]
-    said = {
+    fields = {
         "buffer": f"{spec.buffer_bytes}B",
         "alpha": alpha,
         "pfc": [klass if names else spec.priorities[klass] for klass in spec.lossless],
@@ -361,4 +371,4 @@ def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
             "action": spec.action,
         },
     }
-    return f"switch: {json.dumps(said)}"
+    return f"switch: {json.dumps(fields)}"

@@ -1,4 +1,4 @@
-"""The request for a replay, which is made of the options of `closloop replay`."""
+"""The options of `closloop replay`: what the user asks for."""
 
 from __future__ import annotations
 
@@ -11,40 +11,54 @@ import typer
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """The runs to replay, the backend, and the changes.
+    """The run to replay, the backend, and what is changed.
 
     `tuners` are names or mappings as in a campaign file; `recorded` means the recorded actions. An
-    empty `backend` or `testbed` and `repeats` of None mean the recorded ones. `congestion_control`
-    and `without` name what takes the place of what cannot be carried over (`replay.substitutions`).
+    empty `backend` or `testbed`, and None for `repeats`, mean the recorded ones.
+    `congestion_control` and `without` choose substitutes for settings that the backend cannot
+    repeat (`replay.substitutions`).
     """
 
     run: Annotated[
         Path, typer.Argument(help="A run folder, the folder of one trial, or a CSV of flows.")
     ]
-    backend: Annotated[str, "--on", "Replay on this backend; default: the recorded one."] = ""
+    backend: Annotated[str, "--on", "The backend to replay on; default: the recorded one."] = ""
     tuners: Annotated[
         list[str],
         "--tuner",
-        "Who decides: a tuner, or {name: ..., parameters}. Again for more. "
-        "`recorded`, the default: the recorded actions.",
+        "Who decides: a tuner, or {name: ..., parameters}; repeat it for more. The default, "
+        "`recorded`, repeats the recorded actions.",
     ] = field(default_factory=lambda: ["recorded"])
-    testbed: Annotated[str, "On this testbed, a name or a file."] = ""
-    scale_rates: Annotated[float, "Multiply every link's rate by this."] = 1.0
-    rate: Annotated[list[str], "A link's rate, like leaf1-spine1=50G. Again: more."] = field(
-        default_factory=list
+    testbed: Annotated[
+        str, "The testbed to replay on, a name or a file; default: the recorded one."
+    ] = ""
+    scale_rates: Annotated[float, "Multiply the rate of every link by this."] = 1.0
+    rate: Annotated[list[str], "The rate of a link, like leaf1-spine1=50G; repeat it for more."] = (
+        field(default_factory=list)
     )
-    scale_thresholds: Annotated[bool, "Recorded thresholds in proportion to changed rates."] = False
+    scale_thresholds: Annotated[
+        bool, "Scale recorded thresholds in proportion to changed rates."
+    ] = False
     congestion_control: Annotated[
-        str, "All flows under this, like dctcp; default: the recorded one."
+        str, "The congestion control of all flows, like dctcp; default: the recorded one."
     ] = ""
     without: Annotated[
         list[str],
         "Leave out what this backend cannot repeat: shared-buffer, pfc, load-balancing, link-loss "
-        "or drivers. Again: more.",
+        "or drivers; repeat it for more.",
     ] = field(default_factory=list)
-    trials: Annotated[str, "Only the trials of these names, like 'secn1-*'."] = ""
+    trials: Annotated[str, "Replay only the trials whose names match, like 'secn1-*'."] = ""
     repeats: Annotated[
         int | None,
-        typer.Option("--repeats", min=1, help="The first repeats only; of one trial, as many."),
+        typer.Option(
+            "--repeats",
+            min=1,
+            help="Only so many of the repeats; of a single trial, so many copies.",
+        ),
     ] = None
-    name: Annotated[str, "--name", "-o", "What the replay is called; default: made up."] = ""
+    name: Annotated[
+        str,
+        "--name",
+        "-o",
+        "The name of the replay; the default is made of the run and the changes.",
+    ] = ""

@@ -1,4 +1,4 @@
-"""`closloop replay`: runs recorded flows again, elsewhere or with changes."""
+"""`closloop replay`: runs recorded flows again, on another backend or with changes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def replay(
 ) -> None:
     """Replay a run: the same flows at the same times, with the same or another tuner.
 
-    What decides the run's results and this backend cannot repeat is refused, unless you name what
-    takes its place: --congestion-control, --without, --testbed.
+    If this backend cannot repeat a setting that decides the run's results, the replay is refused,
+    unless you choose a substitute: --congestion-control, --without, --testbed.
 
-    The replay is a campaign of its own, in NAME.inputs with all that it needs; the same command
-    goes on after Ctrl-C. Each trial knows its parent. Then: closloop compare RUN runs/NAME
+    The replay is a campaign of its own, in NAME.inputs with all files that it needs; the same
+    command continues after Ctrl-C. Each trial records its parent. To compare them: closloop compare
+    RUN runs/NAME
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
 
@@ -41,12 +42,12 @@ def replay(
     from orchestration.replay.build import build_replays
 
     replays = build_replays(request, running.out, fresh=running.fresh)
-    for made in replays:
-        for note in made.notes:
+    for prepared in replays:
+        for note in prepared.notes:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(f"campaign: {made.file}", err=True)
+        typer.echo(f"campaign: {prepared.file}", err=True)
     # check all campaigns before running the first
-    campaigns = [load_campaign(made.file) for made in replays]
+    campaigns = [load_campaign(prepared.file) for prepared in replays]
     rack = rack_of(campaigns[0], inventory, passwords)
     campaigns = [on_rack(campaign, rack) for campaign in campaigns]
     if plan_only:
@@ -55,9 +56,9 @@ def replay(
         for campaign in campaigns:
             show_plan(campaign, rack, running.jobs, running.out, as_json=running.as_json)
         return
-    worst = 0
+    exit_code = 0
     for campaign in campaigns:
         summary = running.run(announced(campaign, running.jobs), rack)
         running.show(summary)
-        worst = max(worst, summary.exit_code)
-    raise typer.Exit(worst)
+        exit_code = max(exit_code, summary.exit_code)
+    raise typer.Exit(exit_code)

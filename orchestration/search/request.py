@@ -1,4 +1,8 @@
-"""What a search was asked for, checked against the campaign before anything runs."""
+"""The request for a search, checked against its campaign before anything runs, and its trials.
+
+A search replaces the campaign's tuners by settings of its own and keeps everything else: testbed,
+traffic and factors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from orchestration.core.pattern import REPEAT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
-from orchestration.search.halving import Ask, Figures, SearchBudget
+from orchestration.search.halving import MetricValues, SearchBudget, TrialKey
 from orchestration.search.space import (
     Space,
     dcqcn_space,
@@ -33,8 +37,8 @@ from orchestration.search.space import (
     with_ranges,
 )
 
-# Runs trials that are not finished yet; told the name of the stage.
-Run = Callable[[str, Campaign], None]
+# Called with a stage's name and its campaign: runs the trials that are not finished.
+RunTrials = Callable[[str, Campaign], None]
 
 _SUFFIX = "-search"
 _LONGEST_NAME = 64
@@ -46,11 +50,12 @@ def search_name(campaign: str) -> str:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """The trials of a campaign that a search varies: one a condition, whatever its tuner and seed.
+class SearchedCampaign:
+    """A campaign as a search uses it: a template of a trial for each of its conditions.
 
-    `name` is that of the search's run folder. `cells` are the conditions' levels; `seed` is the
-    campaign's. `tuner_location` is where the file has its tuners.
+    The search sets tuner and seed of the `templates`. `cells` are the levels of the conditions, in
+    the same order. `name` is that of the search's run folder, `seed` the campaign's seed, and
+    `tuner_location` where the campaign file has its tuners.
     """
 
     campaign_name: str
@@ -64,40 +69,40 @@ class Scene:
     testbeds: Mapping[str, Testbed]
     tuner_location: str
 
-    def trial(self, ask: Ask) -> TrialSpec:
+    def trial(self, key: TrialKey) -> TrialSpec:
         """Return the trial of a setting in a condition at a seed."""
         return replace(
-            self.templates[ask.condition],
+            self.templates[key.condition],
             campaign=self.name,
-            tuner=TunerSpec(self.tuner, dict(ask.setting)),
-            seed=trial_seed(self.seed, ask.seed.number, ask.seed.purpose),
-            repeat=ask.seed.number,
-            cell={TUNER: label_of(ask.setting), **self.cells[ask.condition]},
+            tuner=TunerSpec(self.tuner, dict(key.setting)),
+            seed=trial_seed(self.seed, key.seed.number, key.seed.purpose),
+            repeat=key.seed.number,
+            cell={TUNER: label_of(key.setting), **self.cells[key.condition]},
         )
 
     def campaign(self, trials: Sequence[TrialSpec]) -> Campaign:
         """Return trials as a campaign, for the runner."""
-        cells = tuple({str(one.cell): one.cell for one in trials}.values())
-        lines = dict.fromkeys((tuner_called(one) for one in trials), self.tuner_location)
+        cells = tuple({str(trial.cell): trial.cell for trial in trials}.values())
+        locations = dict.fromkeys((tuner_called(trial) for trial in trials), self.tuner_location)
         return Campaign(
-            self.name, self.path, self.source, cells, tuple(trials), self.testbeds, lines
+            self.name, self.path, self.source, cells, tuple(trials), self.testbeds, locations
         )
 
     def check_folder(self, folder: Path) -> None:
-        """Raise InputError if the run folder has trials that are none of this search's."""
-        mine = {_without_choice(one) for one in self.templates}
+        """Raise InputError if the run folder has trials of another search."""
+        own = {_without_choice(template) for template in self.templates}
         for path in finished_trials(folder):
-            if _without_choice(read_trial(path).spec) not in mine:
+            if _without_choice(read_trial(path).spec) not in own:
                 raise InputError.single(
                     str(folder),
-                    f"holds trials of other conditions than {self.path} has now "
+                    f"has trials of other conditions than {self.path} has now "
                     f"(such as {path.name})",
-                    "keep both with --out, or put the old ones aside with --fresh",
+                    "keep both with --out, or move the old ones away with --fresh",
                 )
 
 
 def _without_choice(trial: TrialSpec) -> str:
-    """Return what a search does not vary of a trial, as text."""
+    """Return all of a trial's specification that a search does not vary, as text."""
     data = trial.to_json()
     for key in ("campaign", "tuner", "seed", "repeat"):
         del data[key]
@@ -105,55 +110,55 @@ def _without_choice(trial: TrialSpec) -> str:
     return repr(data)
 
 
-class Trials:
-    """Measures what a search asks for, by running trials. `run` runs them, `told` hears stages.
+class TrialMeasurer:
+    """Measures trials for a search: runs them, and adds their values of the metric.
 
-    A trial that failed, or is invalid, has no figure; `without` counts them.
+    `without` lists the trials that have no value because they failed or are invalid.
     """
 
     def __init__(
         self,
-        scene: Scene,
+        searched: SearchedCampaign,
         folder: Path,
         metric: Metric,
-        figures: Figures,
-        run: Run,
+        values: MetricValues,
+        run: RunTrials,
     ) -> None:
-        self._scene = scene
+        self._searched = searched
         self._folder = folder
         self._metric = metric
-        self._figures = figures
+        self._values = values
         self._run = run
         self.without: list[str] = []
 
-    def measure(self, stage: str, asks: Sequence[Ask]) -> None:
-        """Run what is asked for and not known yet, and add its figures."""
-        new = [ask for ask in dict.fromkeys(asks) if ask not in self._figures]
+    def measure(self, stage: str, keys: Sequence[TrialKey]) -> None:
+        """Run the trials that are not measured yet, and add their values."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._values]
         if not new:
             return
-        trials = {ask: self._scene.trial(ask) for ask in new}
-        self._run(stage, self._scene.campaign(self._in_blocks(trials)))
-        for ask, trial in trials.items():
+        trials = {key: self._searched.trial(key) for key in new}
+        self._run(stage, self._searched.campaign(self._in_blocks(trials)))
+        for key, trial in trials.items():
             path = self._folder / trial.id
-            figure = figure_of(read_trial(path), self._metric) if path.is_dir() else None
-            if figure is None:
+            value = metric_value(read_trial(path), self._metric) if path.is_dir() else None
+            if value is None:
                 self.without.append(trial.id)
-            self._figures.add(ask, math.nan if figure is None else figure)
+            self._values.add(key, math.nan if value is None else value)
 
-    def _in_blocks(self, trials: Mapping[Ask, TrialSpec]) -> list[TrialSpec]:
-        """Return trials seed by seed, and within a seed in an order that is drawn."""
+    def _in_blocks(self, trials: Mapping[TrialKey, TrialSpec]) -> list[TrialSpec]:
+        """Return the trials seed by seed, and within each seed in random order."""
         ordered: list[TrialSpec] = []
-        for seed in dict.fromkeys(ask.seed for ask in trials):
-            block = [trial for ask, trial in trials.items() if ask.seed == seed]
-            draws = np.random.default_rng([self._scene.seed, seed.number])
-            ordered += [block[place] for place in draws.permutation(len(block)).tolist()]
+        for seed in dict.fromkeys(key.seed for key in trials):
+            block = [trial for key, trial in trials.items() if key.seed == seed]
+            draws = np.random.default_rng([self._searched.seed, seed.number])
+            ordered += [block[index] for index in draws.permutation(len(block)).tolist()]
         return ordered
 
 
-def figure_of(result: TrialResult, metric: Metric) -> float | None:
-    """Return a trial's figure: of flows that last, that of the trial's second half.
+def metric_value(result: TrialResult, metric: Metric) -> float | None:
+    """Return a trial's value of the metric; that of long-lived flows is over the second half.
 
-    NaN if it has none, because no flow is of the metric's kind; None if the trial is invalid.
+    It is NaN if no flow is of the metric's kind, and None if the trial is invalid.
     """
     if not result.stamp.valid:
         return None
@@ -162,7 +167,7 @@ def figure_of(result: TrialResult, metric: Metric) -> float | None:
 
 Over = Literal["thresholds", "dcqcn", "timeouts"]
 OVER: tuple[Over, ...] = ("thresholds", "dcqcn", "timeouts")
-# A tuner to check the campaign with, by what is searched; its parameters are then replaced.
+# The tuner that is searched, with parameters that serve to check the campaign and are replaced.
 _TUNERS: dict[Over, dict[str, Scalar]] = {
     "thresholds": {"name": "static", "kmin_bytes": 5_000, "kmax_bytes": 200_000},
     "dcqcn": {"name": "static", "kmin_bytes": 5_000, "kmax_bytes": 200_000},
@@ -171,8 +176,11 @@ _TUNERS: dict[Over, dict[str, Scalar]] = {
 
 
 @dataclass(frozen=True)
-class Group:
-    """Conditions, by their numbers, that shall share a best static setting, and their space."""
+class ConditionGroup:
+    """The conditions, by their numbers, that share one best static setting, and the search space.
+
+    `when` has the levels that they have in common.
+    """
 
     when: dict[str, Scalar]
     conditions: tuple[int, ...]
@@ -181,11 +189,11 @@ class Group:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A search: the campaign's file, what is searched, the metric that judges, and the effort.
+    """A search: the campaign's file, what is searched, the metric that judges, and the budget.
 
-    `by` are the factors for each of whose levels a best static setting is wanted. With
-    `with_dcqcn`, DCQCN's parameters are searched beside thresholds where hosts are under DCQCN.
-    `ranges` are `NAME=LEAST:MOST`.
+    Each level of the factors `by` gets a best static setting of its own. With `with_dcqcn`, DCQCN's
+    parameters are searched together with thresholds where hosts have DCQCN. `ranges` are texts like
+    `NAME=MIN:MAX`.
     """
 
     file: Path
@@ -195,82 +203,90 @@ class SearchRequest:
     with_dcqcn: bool = False
     by: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
-    effort: SearchBudget = field(default_factory=SearchBudget)
+    budget: SearchBudget = field(default_factory=SearchBudget)
 
     @cached_property
     def objective(self) -> Metric:
-        """The metric. Raises InputError for an unknown one, or one that may be 0."""
-        check_known("--metric", "no setting is chosen by {!r}", [self.metric], METRICS.objectives)
+        """The metric. Raises InputError if it is unknown or may be 0, as regret is relative."""
+        check_known(
+            "--metric", "settings cannot be chosen by {!r}", [self.metric], METRICS.objectives
+        )
         return METRICS[self.metric]
 
     @cached_property
-    def scene(self) -> Scene:
-        """The campaign's conditions. Raises InputError for what cannot be searched."""
-        check_known("--over", "nothing is called {!r}", [self.over], OVER, "use ")
+    def searched(self) -> SearchedCampaign:
+        """The campaign and its conditions. Raises InputError for what cannot be searched."""
+        check_known("--over", "unknown: {!r}", [self.over], OVER, "use ")
         tuner = _TUNERS[self.over]
         cells = read_cells(self.file, backend=self.backend, repeats=1, tuners=[tuner])
         first = cells[0].file
-        trials = {repr(one.cell): one for one in expand(cells)}
-        own = [trials[repr({TUNER: first.tuners[0].called, **cell.labels})] for cell in cells]
+        trials = {repr(trial.cell): trial for trial in expand(cells)}
+        templates = [trials[repr({TUNER: first.tuners[0].called, **cell.labels})] for cell in cells]
         if capabilities(first.backend).on_rack:
             raise InputError.single(
                 "--on hardware",
                 "a search takes thousands of trials",
                 "search on a twin of the rack: --on emulated",
             )
-        moving = any(
-            REPEAT in path for one in own for flows in one.traffic for path in flows.named("file")
+        file_per_repeat = any(
+            REPEAT in path
+            for template in templates
+            for flows in template.traffic
+            for path in flows.named("file")
         )
-        if first.parent is not None or moving:
+        if first.parent is not None or file_per_repeat:
             raise InputError.single(
                 str(self.file),
                 "replays recorded trials, and a search needs flows of its own seeds",
                 "search the campaign that was recorded",
             )
         name = search_name(first.campaign)
-        return Scene(
+        return SearchedCampaign(
             campaign_name=first.campaign,
             name=name,
             path=self.file,
             source=self.file.read_text(encoding="utf-8"),
             seed=first.seed,
             tuner=str(tuner["name"]),
-            templates=tuple(replace(one, campaign=name) for one in own),
+            templates=tuple(replace(template, campaign=name) for template in templates),
             cells=tuple(cell.labels for cell in cells),
             testbeds={cell.testbed_name: cell.testbed for cell in cells},
             tuner_location=cells[0].tuner_locations[first.tuners[0].called],
         )
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """The conditions by the levels of `by`. Raises InputError for an unknown factor."""
-        scene = self.scene
+    def groups(self) -> tuple[ConditionGroup, ...]:
+        """The conditions by their levels of `by`. Raises InputError for unknown factors."""
+        searched = self.searched
         none = "the campaign has no factor {!r}"
-        check_known("--by", none, self.by, scene.cells[0], "its factors are ")
-        found: dict[tuple[Scalar, ...], list[int]] = {}
-        for number, cell in enumerate(scene.cells):
-            found.setdefault(tuple(cell[name] for name in self.by), []).append(number)
+        check_known("--by", none, self.by, searched.cells[0], "its factors are ")
+        grouped: dict[tuple[Scalar, ...], list[int]] = {}
+        for number, cell in enumerate(searched.cells):
+            grouped.setdefault(tuple(cell[name] for name in self.by), []).append(number)
         return tuple(
-            Group(dict(zip(self.by, levels, strict=True)), tuple(numbers), self._space(numbers))
-            for levels, numbers in found.items()
+            ConditionGroup(
+                dict(zip(self.by, levels, strict=True)), tuple(numbers), self._space(numbers)
+            )
+            for levels, numbers in grouped.items()
         )
 
     def _space(self, conditions: Sequence[int]) -> Space:
-        templates = [self.scene.templates[number] for number in conditions]
-        testbeds = [self.scene.testbeds[one.testbed] for one in templates]
-        nics = [one.host.roce for one in templates]
+        """Return the space that is searched under these conditions."""
+        templates = [self.searched.templates[number] for number in conditions]
+        testbeds = [self.searched.testbeds[template.testbed] for template in templates]
+        nics = [template.host.roce for template in templates]
         under = all(nic is not None and nic.control == "dcqcn" for nic in nics)
         if self.over == "timeouts":
             if self.with_dcqcn:
                 raise InputError.single("--with-dcqcn", "is for thresholds", "leave it out")
             return with_ranges(timeout_space(), self.ranges)
-        # where groups differ, those that are not under DCQCN do without its parameters
+        # where groups differ, those without DCQCN are searched without its parameters
         needed = self.over == "dcqcn" or (self.with_dcqcn and not self.by)
         if needed and not under:
             raise InputError.single(
                 str(self.file),
-                "not all conditions have hosts under DCQCN, whose parameters are wanted",
-                "search them apart, with --by and the factor that decides it",
+                "not all conditions have hosts with DCQCN, whose parameters are searched",
+                "search them separately: --by with the factor that decides it",
             )
         if self.over == "dcqcn":
             return with_ranges(dcqcn_space(nics[0]), self.ranges)

@@ -1,4 +1,4 @@
-"""A whole search: halving and verification by group, and the file that comes of it."""
+"""A search from its request to its result: for each group, halving and then verification."""
 
 from __future__ import annotations
 
@@ -21,83 +21,94 @@ from orchestration.campaign.search_result import (
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.trial import Scalar
-from orchestration.search.halving import SEARCH, Ask, Figures, Halving, SearchBudget, Seed, budget
-from orchestration.search.request import Run, SearchRequest, Trials
+from orchestration.search.halving import (
+    SEARCH,
+    Halving,
+    MetricValues,
+    SearchBudget,
+    Seed,
+    TrialKey,
+    stage_costs,
+)
+from orchestration.search.request import RunTrials, SearchRequest, TrialMeasurer
 from orchestration.search.space import ranges_of
 from orchestration.search.verify import FINALISTS, FINALISTS_OF_A_CONDITION, verify
 
 Stage = tuple[str, int]
-# A plan makes the first settings, and each is measured under all conditions.
+# More first settings than this take too long to plan; each runs under all conditions.
 _MAX_SETTINGS = 10_000
 
 
-def run_search(request: SearchRequest, out: Path, run: Run) -> SearchResult:
-    """Search and return what was found. Trials are in `out/<campaign>-search`, which it resumes.
+def run_search(request: SearchRequest, out: Path, run: RunTrials) -> SearchResult:
+    """Run a search, or continue it, in the run folder `out/<campaign>-search`; return its result.
 
-    `run` runs the trials of a stage that are not finished. Raises what it raises; InputError before
-    anything runs, and ClosloopError if a condition has no figure at all.
+    `run` runs the trials of a stage that are not finished; what it raises is raised here, too.
+    Raises InputError before anything runs, and ClosloopError if no trial of a condition has a value
+    of the metric.
     """
-    scene, folder = request.scene, out / request.scene.name
+    searched, folder = request.searched, out / request.searched.name
     metric, groups = request.objective, request.groups
-    scene.check_folder(folder)
-    figures = Figures(higher=metric.better == "higher")
-    trials = Trials(scene, folder, metric, figures, run)
-    answers: list[tuple[Halving, ResultGroup]] = []
+    searched.check_folder(folder)
+    metric_values = MetricValues(higher=metric.better == "higher")
+    trials = TrialMeasurer(searched, folder, metric, metric_values, run)
+    results: list[tuple[Halving, ResultGroup]] = []
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         measure = _prefixed(trials.measure, prefix)
         halving = Halving(
-            group.space, group.conditions, request.effort, figures, measure, scene.seed
+            group.space, group.conditions, request.budget, metric_values, measure, searched.seed
         )
         halving.run()
-        cells = {one: scene.cells[one] for one in group.conditions}
-        seeds = request.effort.verify
-        answers.append((halving, verify(halving, cells, seeds, figures, measure, group.when)))
-    return _found(request, answers, figures, trials.without)
+        cells = {one: searched.cells[one] for one in group.conditions}
+        seeds = request.budget.verify
+        results.append((halving, verify(halving, cells, seeds, metric_values, measure, group.when)))
+    return _search_result(request, results, metric_values, trials.without)
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a search would cost: the most trials by stage, and the first stage as a campaign."""
+    """What a search costs at most: the trials of each stage, and the first stage as a campaign."""
 
     stages: tuple[Stage, ...]
     first: Campaign
 
     @property
     def trials(self) -> int:
-        """The most trials in all, unless ranges must be widened."""
+        """The maximum number of trials, unless ranges are widened."""
         return sum(count for _, count in self.stages)
 
 
 def plan_search(request: SearchRequest) -> SearchPlan:
-    """Return what a search would cost. Raises InputError as `run_search` does."""
-    effort, stages, asks = request.effort, [], []
+    """Return what a search costs at most. Raises InputError as `run_search` does."""
+    budget, stages, keys = request.budget, [], []
     groups = request.groups
-    _check_effort(effort, sum(len(group.conditions) for group in groups))
+    _check_budget(budget, sum(len(group.conditions) for group in groups))
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         conditions = len(group.conditions)
-        settings = group.space.first(effort.settings, request.scene.seed)
-        asks += [
-            Ask(setting, one, Seed(SEARCH, 1)) for setting in settings for one in group.conditions
+        settings = group.space.first(budget.settings, request.searched.seed)
+        keys += [
+            TrialKey(setting, condition, Seed(SEARCH, 1))
+            for setting in settings
+            for condition in group.conditions
         ]
-        around = max(len(group.space.neighbours(one, 1.0)) for one in settings)
-        parts = budget(effort, conditions, around)
-        own = FINALISTS_OF_A_CONDITION if conditions > 1 else 0
-        maximum = (FINALISTS + own) * conditions * effort.verify
+        neighbours = max(len(group.space.neighbours(setting, 1.0)) for setting in settings)
+        parts = stage_costs(budget, conditions, neighbours)
+        finalists = FINALISTS + (FINALISTS_OF_A_CONDITION if conditions > 1 else 0)
+        maximum = finalists * conditions * budget.verify
         stages += [(prefix + name, count) for name, count in parts]
-        stages.append((f"{prefix}verification: {effort.verify} seeds", maximum))
-    trials = [request.scene.trial(ask) for ask in asks]
-    return SearchPlan(tuple(stages), request.scene.campaign(trials))
+        stages.append((f"{prefix}verification: {budget.verify} seeds", maximum))
+    trials = [request.searched.trial(key) for key in keys]
+    return SearchPlan(tuple(stages), request.searched.campaign(trials))
 
 
-def _check_effort(effort: SearchBudget, conditions: int) -> None:
-    """Raise InputError if no machine would come to the end of a search, or of its plan."""
-    counts = {"--settings": effort.settings, "--rounds": effort.rounds, "--verify": effort.verify}
+def _check_budget(budget: SearchBudget, conditions: int) -> None:
+    """Raise InputError for a search that no machine could finish, or even plan."""
+    counts = {"--settings": budget.settings, "--rounds": budget.rounds, "--verify": budget.verify}
     trials = sum(counts.values()) * conditions
-    if effort.settings <= _MAX_SETTINGS and trials <= MAX_TRIALS:
+    if budget.settings <= _MAX_SETTINGS and trials <= MAX_TRIALS:
         return
-    is_settings = effort.settings > _MAX_SETTINGS
+    is_settings = budget.settings > _MAX_SETTINGS
     option = "--settings" if is_settings else max(counts, key=lambda name: counts[name])
     limit = f"{_MAX_SETTINGS:,} settings" if is_settings else f"{MAX_TRIALS:,} trials"
     what = f"{counts[option]:,} under {conditions} conditions are more than {limit}"
@@ -105,54 +116,54 @@ def _check_effort(effort: SearchBudget, conditions: int) -> None:
 
 
 def _prefixed(
-    measure: Callable[[str, Sequence[Ask]], None], prefix: str
-) -> Callable[[str, Sequence[Ask]], None]:
-    return lambda stage, asks: measure(prefix + stage, asks)
+    measure: Callable[[str, Sequence[TrialKey]], None], prefix: str
+) -> Callable[[str, Sequence[TrialKey]], None]:
+    return lambda stage, keys: measure(prefix + stage, keys)
 
 
-def _found(
+def _search_result(
     request: SearchRequest,
-    answers: Sequence[tuple[Halving, ResultGroup]],
-    figures: Figures,
+    results: Sequence[tuple[Halving, ResultGroup]],
+    metric_values: MetricValues,
     without: Sequence[str],
 ) -> SearchResult:
-    scene = request.scene
-    notes = [note for halving, _ in answers for note in _by_name(halving.notes, scene.cells)]
+    searched = request.searched
+    notes = [note for halving, _ in results for note in _by_name(halving.notes, searched.cells)]
     if without:
         notes.append(
-            f"{len(without)} trials failed or are invalid, and their settings rank last there: "
+            f"{len(without)} trials failed or are invalid, so that their settings rank last there: "
             f"{', '.join(without[:3])}{' …' if len(without) > 3 else ''}"
         )
     ranges: dict[str, tuple[Scalar, ...]] = {}
-    for halving, _ in answers:
+    for halving, _ in results:
         ranges |= ranges_of(halving.space)
     return SearchResult(
         found=RESULT_FORMAT,
         closloop=version("closloop"),
         campaign=ResultCampaign(
-            name=scene.campaign_name,
-            file=os.path.basename(scene.path),
-            sha256=sha256_of(scene.path),
+            name=searched.campaign_name,
+            file=os.path.basename(searched.path),
+            sha256=sha256_of(searched.path),
         ),
-        backend=scene.templates[0].backend,
-        tuner=scene.tuner,
+        backend=searched.templates[0].backend,
+        tuner=searched.tuner,
         metric=request.metric,
         seeds=ResultSeeds(
-            campaign=scene.seed,
-            search=request.effort.rungs()[-1][1],
-            verification=request.effort.verify,
+            campaign=searched.seed,
+            search=request.budget.rungs()[-1][1],
+            verification=request.budget.verify,
         ),
-        effort=asdict(request.effort),
-        trials=len(figures),
-        testbeds={bed.name: fabric_digest(bed) for bed in scene.testbeds.values()},
+        effort=asdict(request.budget),
+        trials=len(metric_values),
+        testbeds={bed.name: fabric_digest(bed) for bed in searched.testbeds.values()},
         ranges=ranges,
         notes=tuple(dict.fromkeys(notes)),
-        groups=tuple(group for _, group in answers),
+        groups=tuple(group for _, group in results),
     )
 
 
 def _by_name(notes: Sequence[str], cells: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """Return notes with the levels of conditions in place of their numbers."""
+    """Return notes in which the numbers of conditions are replaced by their levels."""
     named = list(notes)
     for number in range(len(cells), 0, -1):
         levels = ", ".join(f"{name} {level}" for name, level in cells[number - 1].items())

@@ -1,8 +1,8 @@
-"""What a search searches: dimensions with ranges, inside physical limits.
+"""The space of a search: dimensions with ranges, which lie inside physical limits.
 
-A setting is its parameters as (name, value) pairs in the order of the dimensions, so it can be
-compared, sorted and used as a key. Ordered dimensions are searched by their logarithm, and their
-values have three significant digits.
+A setting is a tuple of (name, value) pairs of parameters, in the order of the dimensions, so that
+it can be compared, sorted and used as a key. Dimensions with a range are searched on a logarithmic
+scale, and their values have three significant digits.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ Setting = tuple[tuple[str, Scalar], ...]
 
 # A range that turns out too narrow is widened by this factor.
 WIDENED_BY = 4.0
-# The bases of the radical inverses (Halton 1960), one a dimension.
+# The bases of the radical inverses (Halton 1960), one for each dimension.
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A parameter with the range that is searched, and the limits that it may be widened to.
+    """A parameter, the range that is searched, and the physical limits of that range.
 
-    `reason` says why there is nothing beyond each limit. With `choices`, the parameter has these
-    values, in no order, and no range.
+    The range from `minimum` to `maximum` may be widened up to `min_limit` and `max_limit`;
+    `limit_reasons` says why there is nothing beyond each limit. `whole` values are rounded to
+    integers. A parameter with `choices` has these values, without an order, and no range.
     """
 
     name: str
     minimum: float = 1.0
     maximum: float = 1.0
-    lowest: float = 1.0
-    highest: float = 1.0
-    reason: tuple[str, str] = ("", "")
+    min_limit: float = 1.0
+    max_limit: float = 1.0
+    limit_reasons: tuple[str, str] = ("", "")
     whole: bool = True
     choices: tuple[Scalar, ...] = ()
 
     def at(self, share: float) -> Scalar:
-        """Return the value at a share (0..1) of the range, by its logarithm."""
+        """Return the value at a share (0 to 1) of the range, on a logarithmic scale."""
         if self.choices:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         low, high = log([self.minimum, self.maximum])
         return self._rounded(float(exp(low + share * (high - low))))
 
-    def moved(self, value: Scalar, octaves: float) -> Scalar:
-        """Return the value so many octaves from another, within the range."""
+    def shifted(self, value: Scalar, octaves: float) -> Scalar:
+        """Return `value` times 2 to the power of `octaves`, limited to the range."""
         factor = float(exp(octaves * log(2.0)))
         return self._rounded(float(value) * factor)
 
@@ -67,15 +68,15 @@ class Dimension:
             return 0
         return (float(value) >= self.maximum) - (float(value) <= self.minimum)
 
-    def ends(self, side: int) -> bool:
+    def is_at_limit(self, side: int) -> bool:
         """Return whether the range ends at the physical limit on a side (-1 or 1)."""
-        return self.minimum <= self.lowest if side < 0 else self.maximum >= self.highest
+        return self.minimum <= self.min_limit if side < 0 else self.maximum >= self.max_limit
 
     def widened(self, side: int) -> Dimension:
-        """Return it with a range that goes on beyond an edge, at most to the limit there."""
+        """Return the dimension with its range widened on a side (-1 or 1), at most to the limit."""
         if side < 0:
-            return replace(self, minimum=max(self.lowest, self.minimum / WIDENED_BY))
-        return replace(self, maximum=min(self.highest, self.maximum * WIDENED_BY))
+            return replace(self, minimum=max(self.min_limit, self.minimum / WIDENED_BY))
+        return replace(self, maximum=min(self.max_limit, self.maximum * WIDENED_BY))
 
     def _rounded(self, value: float) -> Scalar:
         inside = min(max(float(f"{value:.3g}"), self.minimum), self.maximum)
@@ -84,65 +85,67 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """The dimensions of a search, and settings that are tried whatever the ranges are.
+    """The dimensions of a search, and the settings that are tried in any case (`known`).
 
-    If kmin would be above kmax, the two change places.
+    If kmin is above kmax in a setting, the two are swapped.
     """
 
     dimensions: tuple[Dimension, ...]
     known: tuple[Setting, ...] = ()
 
     def first(self, count: int, seed: int) -> list[Setting]:
-        """Return `count` different settings that fill the space evenly, the known ones among them.
+        """Return `count` different settings that fill the space evenly, the known ones first.
 
-        They are a Halton sequence, shifted at random by `seed` (Cranley and Patterson 1976). Fewer
-        if the space has no more.
+        They are a Halton sequence, shifted at random by `seed` (Cranley and Patterson 1976). There
+        are fewer if the space has no more.
         """
-        found = dict.fromkeys(self.known)
+        settings = dict.fromkeys(self.known)
         shift = np.random.default_rng(seed).random(len(self.dimensions))
         for index in range(1, 50 * count + 1):
-            if len(found) >= count:
+            if len(settings) >= count:
                 break
             shares = [
                 (_radical_inverse(index, base) + offset) % 1.0
                 for base, offset in zip(_PRIMES, shift.tolist(), strict=False)
             ]
-            found.setdefault(self._setting([d.at(u) for d, u in self._with(shares)]))
-        return list(found)[: max(count, len(self.known))]
+            settings.setdefault(
+                self._setting([d.at(u) for d, u in zip(self.dimensions, shares, strict=True)])
+            )
+        return list(settings)[: max(count, len(self.known))]
 
     def neighbours(self, setting: Setting, octaves: float) -> list[Setting]:
-        """Return the settings a step away in one dimension, and in both thresholds together."""
+        """Return the settings one step away in one dimension, or in both thresholds together."""
         values = dict(setting)
-        found: dict[Setting, None] = {}
+        settings: dict[Setting, None] = {}
         for dimension in self.dimensions:
             for value in self._steps(dimension, values[dimension.name], octaves):
-                found.setdefault(self.changed(values, {dimension.name: value}))
+                settings.setdefault(self.changed(values, {dimension.name: value}))
         both = [d for d in self.dimensions if d.name in ("kmin_bytes", "kmax_bytes")]
         for sign in (-1, 1) if len(both) == 2 else ():
-            moved = {d.name: d.moved(values[d.name], sign * octaves) for d in both}
-            found.setdefault(self.changed(values, moved))
-        found.pop(setting, None)
-        return list(found)
+            shifted = {d.name: d.shifted(values[d.name], sign * octaves) for d in both}
+            settings.setdefault(self.changed(values, shifted))
+        settings.pop(setting, None)
+        return list(settings)
 
     def together(self, setting: Setting, steps: Sequence[Setting]) -> Setting:
-        """Return the setting that takes all of some steps from it; of one dimension the first."""
+        """Return the setting after all of these steps; in one dimension, only the first counts."""
         before = dict(setting)
         new: dict[str, Scalar] = {}
         for step in steps:
-            moved = {name: value for name, value in step if value != before[name]}
-            if not moved.keys() & new.keys():
-                new |= moved
+            shifted = {name: value for name, value in step if value != before[name]}
+            if not shifted.keys() & new.keys():
+                new |= shifted
         return self.changed(before, new)
 
     def edges(self, setting: Setting) -> Iterator[tuple[Dimension, int]]:
-        """Yield the dimensions at whose edge a setting lies, and at which edge (-1 or 1)."""
+        """Yield the dimensions in which a setting is at an edge, each with the side (-1 or 1)."""
         values = dict(setting)
         for dimension in self.dimensions:
             if side := dimension.at_edge(values[dimension.name]):
                 yield dimension, side
 
     def widened(self, name: str, side: int) -> Space:
-        """Return the space with the range of a dimension widened on a side."""
+        """Return the space with the range of the dimension `name` widened on a side."""
         wider = tuple(d.widened(side) if d.name == name else d for d in self.dimensions)
         return replace(self, dimensions=wider)
 
@@ -153,10 +156,7 @@ class Space:
     def _steps(self, dimension: Dimension, value: Scalar, octaves: float) -> list[Scalar]:
         if dimension.choices:
             return [choice for choice in dimension.choices if choice != value]
-        return [dimension.moved(value, sign * octaves) for sign in (-1, 1)]
-
-    def _with(self, shares: Sequence[float]) -> Iterator[tuple[Dimension, float]]:
-        return zip(self.dimensions, shares, strict=True)
+        return [dimension.shifted(value, sign * octaves) for sign in (-1, 1)]
 
     def _setting(self, values: Sequence[Scalar]) -> Setting:
         named = {d.name: value for d, value in zip(self.dimensions, values, strict=True)}
@@ -167,12 +167,12 @@ class Space:
 
 
 def describe(setting: Setting) -> str:
-    """Return a setting in a few words: `kmin 5KB, kmax 200KB, pmax 0.01`."""
+    """Return a setting as text: `kmin 5KB, kmax 200KB, pmax 0.01`."""
     return ", ".join(f"{short_name(name)} {value_text(name, value)}" for name, value in setting)
 
 
 def label_of(setting: Setting) -> str:
-    """Return a setting as the label of a trial: its values alone."""
+    """Return a setting as the label of a trial: its values without their names."""
     return "-".join(value_text(name, value) for name, value in setting)
 
 
@@ -193,7 +193,7 @@ def value_text(name: str, value: Scalar | float) -> str:
 
 
 def _radical_inverse(index: int, base: int) -> float:
-    """Return the digits of `index` mirrored at the point: 0.75 for 3 in base 2."""
+    """Return the digits of `index` mirrored at the decimal point: 0.75 for 3 in base 2."""
     result, share = 0.0, 1.0 / base
     while index:
         index, digit = divmod(index, base)
@@ -202,12 +202,12 @@ def _radical_inverse(index: int, base: int) -> float:
     return result
 
 
-# SECN1 and SECN2 of the ACC paper: what its authors found in use.
+# SECN1 and SECN2 of the ACC paper, which its authors saw in use: kmin, kmax, pmax, scaled by rate.
 _KNOWN = ((5_000, 200_000, 0.01, False), (100_000, 400_000, 0.2, True))
 _MIN_THRESHOLD_BYTES = 1_000
 _MIN_PMAX, _LOWEST_PMAX = 0.01, 0.0001
-# The parameters of DCQCN that decide how fast rates fall and rise, with ranges around what mlx5
-# NICs, the DCQCN paper and HPCC's simulator have.
+# The parameters of DCQCN that decide how fast rates fall and rise. The ranges include the values of
+# mlx5 NICs, of the DCQCN paper and of HPCC's simulator.
 _DCQCN_RANGES: Mapping[str, tuple[int, int]] = {
     "rpg_time_reset": (30, 1_000),
     "rpg_ai_rate": (2, 500),
@@ -219,10 +219,10 @@ _DCQCN_CHOICES = ("clamp_tgt_rate",)
 
 
 def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn: bool) -> Space:
-    """Return the space of `static`, with DCQCN's parameters if `dcqcn` (`roce` has the campaign's).
+    """Return the space of the tuner `static`; with `dcqcn`, DCQCN's parameters are part of it.
 
-    kmin from 1 KB, kmax to the largest port's buffer, pmax to 1; scaled by rate or not, where ports
-    have several rates.
+    kmin and kmax lie between 1 KB and the largest port's buffer, pmax goes up to 1. Where ports
+    have different rates, thresholds may be scaled by rate. `roce` has the campaign's parameters.
     """
     queues = [queue for testbed in testbeds for queue in testbed.queues]
     rates = {queue.rate_bps for queue in queues}
@@ -232,9 +232,9 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
             name,
             minimum=_MIN_THRESHOLD_BYTES,
             maximum=buffer,
-            lowest=_MIN_THRESHOLD_BYTES,
-            highest=buffer,
-            reason=("less than one packet", "the largest buffer of a port"),
+            min_limit=_MIN_THRESHOLD_BYTES,
+            max_limit=buffer,
+            limit_reasons=("less than one packet", "the largest buffer of a port"),
         )
         for name in ("kmin_bytes", "kmax_bytes")
     ]
@@ -242,9 +242,9 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
         "pmax",
         minimum=_MIN_PMAX,
         maximum=1.0,
-        lowest=_LOWEST_PMAX,
-        highest=1.0,
-        reason=("a packet in 10,000 at kmax", "every packet at kmax"),
+        min_limit=_LOWEST_PMAX,
+        max_limit=1.0,
+        limit_reasons=("a packet in 10,000 at kmax", "every packet at kmax"),
         whole=False,
     )
     scaled = [Dimension("per_25g", choices=(False, True))] if len(rates) > 1 else []
@@ -253,7 +253,7 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
     presets = _dcqcn_presets(roce) if dcqcn else [{}]
     known = []
     for kmin, kmax, share, per_25g in _KNOWN:
-        # with one rate there is nothing to scale by, but the sizes are that rate's
+        # with a single rate there is no dimension for scaling, but the sizes follow that rate
         factor = next(iter(rates)) / REFERENCE_RATE_BPS if per_25g and len(rates) == 1 else 1.0
         for preset in presets:
             values: dict[str, Scalar] = {
@@ -263,12 +263,12 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
                 "per_25g": per_25g,
                 **preset,
             }
-            known.append(tuple((one.name, values[one.name]) for one in dimensions))
+            known.append(tuple((dim.name, values[dim.name]) for dim in dimensions))
     return Space(dimensions, tuple(dict.fromkeys(known)))
 
 
 def dcqcn_space(roce: RoceSpec | None) -> Space:
-    """Return the space of DCQCN's parameters under SECN1's thresholds, which stay."""
+    """Return the space of DCQCN's parameters under the fixed thresholds of SECN1."""
     kmin, kmax, share, _ = _KNOWN[0]
     fixed = (
         Dimension("kmin_bytes", choices=(kmin,)),
@@ -278,30 +278,30 @@ def dcqcn_space(roce: RoceSpec | None) -> Space:
     dimensions = (*fixed, *_dcqcn_dimensions())
     thresholds: dict[str, Scalar] = {"kmin_bytes": kmin, "kmax_bytes": kmax, "pmax": share}
     known = [
-        tuple((one.name, {**thresholds, **preset}[one.name]) for one in dimensions)
+        tuple((dim.name, {**thresholds, **preset}[dim.name]) for dim in dimensions)
         for preset in _dcqcn_presets(roce)
     ]
     return Space(dimensions, tuple(dict.fromkeys(known)))
 
 
 def timeout_space() -> Space:
-    """Return the space of `timeout`: flowlet timeouts, DRLet's figure 3's at first."""
+    """Return the space of the tuner `timeout`: flowlet timeouts as in DRLet's figure 3."""
     timeout = Dimension(
         "timeout_ns",
         minimum=SHORTEST_NS,
         maximum=LONGEST_NS,
-        lowest=MIN_TIMEOUT_NS,
-        highest=MAX_TIMEOUT_NS,
-        reason=("every packet may change its path", "no gap is longer"),
+        min_limit=MIN_TIMEOUT_NS,
+        max_limit=MAX_TIMEOUT_NS,
+        limit_reasons=("every packet may change its path", "no gap is longer"),
     )
     return Space((timeout,), ((("timeout_ns", 200_000),),))
 
 
 def with_ranges(space: Space, given: Sequence[str]) -> Space:
-    """Return the space with ranges as `NAME=LEAST:MOST`; limits stay where they are.
+    """Return the space with ranges given as `NAME=MIN:MAX`; the limits stay as they are.
 
-    A parameter of DCQCN that is not searched yet is added, if others of DCQCN are. Raises
-    InputError for a name that is none of the space's, or a range that is none.
+    A further parameter of DCQCN is added if other parameters of DCQCN are searched. Raises
+    InputError for names that are not in the space, and for invalid ranges.
     """
     for text in given:
         name, _, bounds = text.partition("=")
@@ -316,19 +316,19 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
             known[name] = added
         check_known("--range", "{!r} is not searched", [name], known, "there are ")
         one, (low, high) = known[name], _parsed(name, bounds)
-        if not one.lowest <= low < high <= one.highest:
+        if not one.min_limit <= low < high <= one.max_limit:
             raise InputError.single(
                 "--range",
-                f"{text}: not a range inside the limits {one.lowest:g} to {one.highest:g}",
+                f"{text}: not a range inside the limits {one.min_limit:g} to {one.max_limit:g}",
                 "give the lower bound first, both within the limits",
             )
-        new = Dimension(name, low, high, one.lowest, one.highest, one.reason, one.whole)
+        new = Dimension(name, low, high, one.min_limit, one.max_limit, one.limit_reasons, one.whole)
         space = Space(tuple(new if d.name == name else d for d in space.dimensions), space.known)
     return space
 
 
 def ranges_of(space: Space) -> dict[str, tuple[Scalar, ...]]:
-    """Return the ranges of a space by parameter: the two ends, or the choices."""
+    """Return the range of each parameter of a space: its two ends, or its choices."""
     return {
         one.name: one.choices
         or ((round(one.minimum), round(one.maximum)) if one.whole else (one.minimum, one.maximum))
@@ -343,14 +343,14 @@ def _dcqcn_dimensions() -> list[Dimension]:
 
 def _dcqcn_dimension(name: str, bounds: tuple[float, float]) -> Dimension:
     parameter = DCQCN_PARAMETERS[name]
-    reason = "the least that mlx5 NICs take", "the most that mlx5 NICs take"
-    # logarithms have no 0, which mostly means off
-    lowest = max(1, parameter.minimum)
-    return Dimension(name, bounds[0], bounds[1], lowest, parameter.maximum, reason)
+    limit_reasons = "the least that mlx5 NICs take", "the most that mlx5 NICs take"
+    # a logarithmic scale has no 0, which mostly means that something is off
+    min_limit = max(1, parameter.minimum)
+    return Dimension(name, bounds[0], bounds[1], min_limit, parameter.maximum, limit_reasons)
 
 
 def _dcqcn_presets(roce: RoceSpec | None) -> list[dict[str, Scalar]]:
-    """Return the parameters of the campaign, of mlx5 NICs and of the DCQCN paper."""
+    """Return the searched parameters as the campaign, mlx5 NICs and the DCQCN paper have them."""
     own = [roce.parameters] if roce is not None else []
     sets = [*own, DCQCN_SETS["mlx5"], DCQCN_SETS["paper"]]
     names = (*_DCQCN_RANGES, *_DCQCN_CHOICES)
@@ -358,7 +358,7 @@ def _dcqcn_presets(roce: RoceSpec | None) -> list[dict[str, Scalar]]:
 
 
 def _parsed(name: str, text: str) -> tuple[float, float]:
-    """Return the bounds of a range `LEAST:MOST`."""
+    """Return the bounds of a range `MIN:MAX`."""
     low, colon, high = text.partition(":")
     try:
         if not colon:
@@ -366,7 +366,7 @@ def _parsed(name: str, text: str) -> tuple[float, float]:
         return float(_value(name, low)), float(_value(name, high))
     except ValueError:
         raise InputError.single(
-            "--range", f"{name}={text} is no range", "write it like kmin_bytes=1KB:200KB"
+            "--range", f"{name}={text} is not a range", "write it like kmin_bytes=1KB:200KB"
         ) from None
 
 

@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Effort:
-    """Options: how much is tried."""
+class _BudgetOptions:
+    """Options: how many trials the search may run."""
 
-    settings: Annotated[int, typer.Option(min=3, help="Settings to begin with.")] = 27
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of steps around the winners.")] = 2
-    verify: Annotated[int, typer.Option(min=2, help="Fresh seeds that verify the winners.")] = 8
+    settings: Annotated[int, typer.Option(min=3, help="How many settings to begin with.")] = 27
+    rounds: Annotated[
+        int, typer.Option(min=0, help="How many rounds of steps around the winners.")
+    ] = 2
+    verify: Annotated[int, typer.Option(min=2, help="How many fresh seeds verify the winners.")] = 8
 
 
 @verb(
@@ -52,33 +54,40 @@ class _Effort:
     "closloop search my.yml --cluster 192.0.2.1:6379"
 )
 def search(
-    file: Annotated[Path, "The campaign file; its own tuners are left out."],
+    file: Annotated[Path, "The campaign file; its own tuners are ignored."],
     *,
     backend: On = None,
-    metric: Annotated[str, "What judges: a metric of the papers, like short_p99."] = (
-        "slowdown_mean"
-    ),
+    metric: Annotated[
+        str, "The metric that judges, one of the papers' metrics, like short_p99."
+    ] = ("slowdown_mean"),
     over: Annotated[str, "What is searched: thresholds, dcqcn or timeouts."] = "thresholds",
     with_dcqcn: Annotated[bool, "Search DCQCN's parameters too, beside thresholds."] = False,
     by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
-    ranges: Annotated[list[str], "--range", "Where to look: NAME=LEAST:MOST."] = [],  # noqa: B006
-    effort: _Effort,
+    ranges: Annotated[
+        list[str], "--range", "The range of a parameter: NAME=MIN:MAX; repeat it for more."
+    ] = [],  # noqa: B006
+    budget: _BudgetOptions,
     output: Annotated[
-        Path | None, "--output", "-o", "The file; default: found/CAMPAIGN.yml beside the campaign."
+        Path | None,
+        "--output",
+        "-o",
+        "The result's file; default: found/CAMPAIGN.yml beside the campaign.",
     ] = None,
     out: Out = Path("runs"),
     jobs: Jobs = 0,
     cluster: ClusterOption = "",
-    fresh: Annotated[bool, "Put earlier trials aside and start anew."] = False,
-    only_plan: Annotated[bool, "--plan", "Show what it would cost, and start nothing."] = False,
+    fresh: Annotated[bool, "Move earlier trials away and start again."] = False,
+    only_plan: Annotated[
+        bool, "--plan", "Show how many trials it takes at most; run nothing."
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Search for the best static setting of a campaign, and of each of its conditions.
 
-    Trials are ordinary ones, on seeds of the search's own, in CAMPAIGN-search beneath --out. Given
-    again after Ctrl-C, it goes on where it was; the result is the same to the bit.
+    Its trials are ordinary ones, at seeds of their own, in the folder CAMPAIGN-search under --out.
+    The same command continues after Ctrl-C; the result is the same to the bit.
 
-    Exit code: 0 found, 1 no figures, 2 bad input, 3 not ready, 130 interrupted.
+    Exit code: 0 done, 1 trials without values, 2 bad input, 3 not ready, 130 interrupted.
     """
     spare_threads()
 
@@ -97,7 +106,7 @@ def search(
         with_dcqcn=with_dcqcn,
         by=tuple(by),
         ranges=tuple(ranges),
-        effort=SearchBudget(effort.settings, effort.rounds, effort.verify),
+        budget=SearchBudget(budget.settings, budget.rounds, budget.verify),
     )
     name = request.objective.key
     made = plan_search(request)
@@ -105,37 +114,39 @@ def search(
     if only_plan:
         _show_plan(made, out, jobs, as_json=as_json)
         return
-    path = output or file.parent / "found" / f"{request.scene.campaign_name}.yml"
+    path = output or file.parent / "found" / f"{request.searched.campaign_name}.yml"
     check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
     typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
-    with executor_named(cluster) as place:
-        found = run_search(request, out, _Runner(first, out, jobs, place, fresh=fresh).run)
+    with executor_named(cluster) as executor:
+        result = run_search(request, out, _Runner(first, out, jobs, executor, fresh=fresh).run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_output(path, found_yaml(found))
+    write_output(path, found_yaml(result))
     if as_json:
-        print_json(found.model_dump(mode="json", by_alias=True))
+        print_json(result.model_dump(mode="json", by_alias=True))
         return
-    _show(found, path, file)
+    _show(result, path, file)
 
 
 class _Runner:
     """Runs the trials of each stage with the display of `closloop run`."""
 
     def __init__(
-        self, first: CheckedCampaign, out: Path, jobs: int, place: Executor, *, fresh: bool
+        self, first: CheckedCampaign, out: Path, jobs: int, executor: Executor, *, fresh: bool
     ) -> None:
-        """`first` has the first stage's trials: the others' differ in settings and seeds only."""
+        """`first` is the checked first stage; later stages differ from it in settings and seeds."""
         self._first = first
         self._out = out
         self._jobs = jobs
-        self._place = place
+        self._executor = executor
         self._fresh = fresh
 
     def run(self, stage: str, campaign: Campaign) -> None:
         from orchestration.cli.display import open_display
 
         folder = self._out / campaign.name
-        todo = [one for one in campaign.trials if self._fresh or not (folder / one.id).is_dir()]
+        todo = [
+            trial for trial in campaign.trials if self._fresh or not (folder / trial.id).is_dir()
+        ]
         done = len(campaign.trials) - len(todo)
         typer.echo(f"{stage}: {len(campaign.trials)} trials, {done} finished earlier", err=True)
         if not todo:
@@ -145,7 +156,7 @@ class _Runner:
             self._out,
             jobs=self._jobs,
             fresh=self._fresh,
-            executor=self._place,
+            executor=self._executor,
             part_of_many=True,
             open_display=lambda _: open_display(f"{campaign.name}, {stage}"),
         )
@@ -160,7 +171,7 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
 
     side_by_side = 1 if made.first.runs_one_at_a_time else jobs or len(os.sched_getaffinity(0))
     first = make_plan(made.first, side_by_side, out)
-    each_s = sum(one.wall_s for one in first.trials) / len(first.trials)
+    each_s = sum(trial.wall_s for trial in first.trials) / len(first.trials)
     wall_s = each_s * made.trials / side_by_side
     if as_json:
         stages = [{"stage": stage, "trials": count} for stage, count in made.stages]
@@ -173,70 +184,74 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
     )
 
 
-def _show(found: SearchResult, path: Path, campaign: Path) -> None:
+def _show(result: SearchResult, path: Path, campaign: Path) -> None:
     import os
 
     from orchestration.search.space import describe
 
     rows = [
         [
-            when_text(one.when) or "the only one",
-            describe(tuple(one.oracle.items())),
-            share(one.headroom),
+            when_text(condition.when) or "the only one",
+            describe(tuple(condition.oracle.items())),
+            share(condition.headroom),
         ]
-        for group in found.groups
-        for one in group.conditions
+        for group in result.groups
+        for condition in group.conditions
     ]
-    show(table(("condition", "oracle: the best setting there"), ("best-static loses",), rows))
-    beside = os.path.relpath(path, campaign.parent)
-    for sentence in sentences(found, beside):
+    heads = ("condition", "oracle: the best setting there")
+    show(table(heads, ("headroom: best-static is worse by",), rows))
+    relative_path = os.path.relpath(path, campaign.parent)
+    for sentence in sentences(result, relative_path):
         typer.echo(sentence)
-    typer.echo(f"found: {path}", err=True)
+    typer.echo(f"search result: {path}", err=True)
 
 
-def sentences(found: SearchResult, file: str) -> list[str]:
-    """Return what a user should know, in the order of its weight."""
-    said = []
-    for group in found.groups:
-        said += _of_group(group)
-        said += _of_nics(group.best_static)
-    said += [f"note: {note}" for note in found.notes]
-    return [*said, f"in a campaign: {{name: {found.tuner}, label: best-static, from: {file}}}"]
+def sentences(result: SearchResult, file: str) -> list[str]:
+    """Return the result as lines of text, the most important first."""
+    lines = []
+    for group in result.groups:
+        lines += _of_group(group)
+        lines += _of_nics(group.best_static)
+    lines += [f"note: {note}" for note in result.notes]
+    return [*lines, f"in a campaign: {{name: {result.tuner}, label: best-static, from: {file}}}"]
 
 
 def _of_group(group: ResultGroup) -> list[str]:
     where = when_text(group.when)
-    said = [f"best static setting{f' ({where})' if where else ''}: {_named(group.best_static)}"]
-    said += [f"  {line}" for line in _alike(group.ranking)]
+    lines = [f"best static setting{f' ({where})' if where else ''}: {_named(group.best_static)}"]
+    lines += [f"  {line}" for line in _indistinguishable(group.ranking)]
     if len(group.conditions) > 1:
-        said.append(
-            f"  headroom, its loss against the best of each condition: {share(group.headroom)} in "
-            "the mean"
+        lines.append(
+            "  headroom, by how much it is worse than the best setting of each condition: "
+            f"{share(group.headroom)} on average"
         )
-    return said
+    return lines
 
 
 def _of_nics(setting: Params) -> list[str]:
-    """Return DCQCN's parameters as a campaign's hosts can have them, without a tuner."""
+    """Return DCQCN's parameters as a campaign file's settings of hosts, if the setting has any."""
     own = {name: value for name, value in setting.items() if name in DCQCN_PARAMETERS}
     text = ", ".join(f"{name}: {json.dumps(value)}" for name, value in own.items())
-    return [f"  as settings of NICs: host: {{roce: {{dcqcn: {{{text}}}}}}}"] if own else []
+    return (
+        [f"  in a campaign, without a tuner: host: {{roce: {{dcqcn: {{{text}}}}}}}"] if own else []
+    )
 
 
-def _alike(ranking: Sequence[ResultRank]) -> list[str]:
+def _indistinguishable(ranking: Sequence[ResultRank]) -> list[str]:
+    """Return which verified settings are not significantly worse than the best, as lines."""
     best = ranking[0].setting
-    alike = [one for one in ranking[1:] if not one.told_apart]
-    if not alike:
-        return ["all others that were verified are worse beyond chance"] if ranking[1:] else []
-    identical = [one for one in alike if one.behind is not None and one.behind.is_nothing]
-    said = ["identical to it at every seed:"] if identical else []
-    said += [f"  with {_difference(best, one.setting)}" for one in identical]
-    others = [one for one in alike if one not in identical]
-    said += ["cannot be told from it:"] if others else []
-    return said + [
-        f"  with {_difference(best, one.setting)}"
-        + (f": {share(one.behind)}" if one.behind else "")
-        for one in others
+    similar = [rank for rank in ranking[1:] if not rank.told_apart]
+    if not similar:
+        return ["all other verified settings are worse beyond chance"] if ranking[1:] else []
+    identical = [rank for rank in similar if rank.behind is not None and rank.behind.is_nothing]
+    lines = ["identical to it at every seed:"] if identical else []
+    lines += [f"  with {_difference(best, rank.setting)}" for rank in identical]
+    others = [rank for rank in similar if rank not in identical]
+    lines += ["not distinguishable from it:"] if others else []
+    return lines + [
+        f"  with {_difference(best, rank.setting)}"
+        + (f": {share(rank.behind)}" if rank.behind else "")
+        for rank in others
     ]
 
 
@@ -245,7 +260,7 @@ def _difference(best: Params, other: Params) -> str:
 
 
 def when_text(when: Mapping[str, Any]) -> str:
-    """Return a condition in words; "" if there is only one."""
+    """Return the levels of a condition as text; "" without any."""
     return ", ".join(f"{name} {level}" for name, level in when.items())
 
 

@@ -1,9 +1,11 @@
-"""Verification of winners on fresh seeds, with intervals.
+"""Verification: the finalists of a search run again at fresh seeds, and are ranked by these alone.
 
-What a search found best looks better than it is, since it was chosen for its luck as well (the
-winner's curse). So the finalists run again at seeds that no choice was made with, and are ranked by
-those alone. What is told of the difference between the best and another is not free of choice
-either, but of a choice among few.
+The best setting of a search looks better than it is, because it was chosen for its luck, too (the
+winner's curse). Fresh seeds have no part in that choice. The difference between the best finalist
+and another is still biased by choosing the best, but only among a few finalists.
+
+Headroom of a condition (tuning headroom, not PFC's buffer) is how much slower the best single
+setting for all conditions is than the best setting for that condition.
 """
 
 from __future__ import annotations
@@ -22,11 +24,19 @@ from orchestration.campaign.search_result import (
     When,
 )
 from orchestration.core.records import Floats
-from orchestration.search.halving import Ask, Figures, Halving, Measure, Seed, best_of, seeds_of
+from orchestration.search.halving import (
+    Halving,
+    Measure,
+    MetricValues,
+    Seed,
+    TrialKey,
+    best_of,
+    first_seeds,
+)
 from orchestration.search.space import Setting
 
 VERIFICATION = "search verification"
-# How many of the best settings are verified: over all conditions, and in each for itself.
+# How many of the best settings are verified: those for all conditions, and those for each one.
 FINALISTS, FINALISTS_OF_A_CONDITION = 5, 3
 _SURE = 0.05
 
@@ -35,40 +45,46 @@ def verify(
     halving: Halving,
     cells: Mapping[int, When],
     count: int,
-    figures: Figures,
+    metric_values: MetricValues,
     measure: Measure,
     when: When,
 ) -> ResultGroup:
-    """Run the finalists of a search at `count` fresh seeds, and return what they say.
+    """Run the finalists of a search at `count` fresh seeds, and return their ranking.
 
-    `cells` are the levels of its conditions, by their numbers; `when` is what these share.
+    `cells` are the levels of the conditions, by their numbers; `when` has the levels that all of
+    them have in common.
     """
-    seeds, conditions = seeds_of(count, VERIFICATION), list(cells)
+    seeds, conditions = first_seeds(count, VERIFICATION), list(cells)
     everywhere = halving.best(FINALISTS)
-    here = {
-        one: list(dict.fromkeys([*everywhere, *halving.best_in(one, FINALISTS_OF_A_CONDITION)]))
-        for one in conditions
+    finalists = {
+        number: list(
+            dict.fromkeys([*everywhere, *halving.best_in(number, FINALISTS_OF_A_CONDITION)])
+        )
+        for number in conditions
     }
-    asks = [
-        Ask(setting, one, seed) for one in conditions for setting in here[one] for seed in seeds
+    keys = [
+        TrialKey(setting, number, seed)
+        for number in conditions
+        for setting in finalists[number]
+        for seed in seeds
     ]
-    measure("verification", asks)
-    losses = {one: _losses(figures, here[one], one, seeds) for one in conditions}
-    whole = {s: np.mean([losses[one][s] for one in conditions], axis=0) for s in everywhere}
-    ranking = _ranked(figures.mean_regret(everywhere, conditions, seeds), whole)
+    measure("verification", keys)
+    losses = {n: _losses(metric_values, finalists[n], n, seeds) for n in conditions}
+    mean_losses = {s: np.mean([losses[n][s] for n in conditions], axis=0) for s in everywhere}
+    ranking = _ranked(metric_values.mean_regret(everywhere, conditions, seeds), mean_losses)
     best = tuple(ranking[0].setting.items())
-    found, gaps = [], []
-    for one, levels in cells.items():
-        local = _ranked(figures.regret(here[one], one, seeds), losses[one])
+    results, headrooms = [], []
+    for number, levels in cells.items():
+        local = _ranked(metric_values.regret(finalists[number], number, seeds), losses[number])
         oracle = tuple(local[0].setting.items())
-        own = figures.table([oracle], one, seeds)
-        gaps.append(losses[one][best] - losses[one][oracle])
-        found.append(
+        values = metric_values.table([oracle], number, seeds)
+        headrooms.append(losses[number][best] - losses[number][oracle])
+        results.append(
             ResultCondition(
                 when=levels,
                 oracle=local[0].setting,
-                figure=_interval(t_interval(own[0] if len(own) else [])),
-                headroom=_interval(t_interval(gaps[-1])),
+                figure=_interval(t_interval(values[0] if len(values) else [])),
+                headroom=_interval(t_interval(headrooms[-1])),
                 ranking=local,
             )
         )
@@ -76,36 +92,42 @@ def verify(
         {
             "when": when,
             "best-static": ranking[0].setting,
-            "headroom": _interval(t_interval(np.mean(gaps, axis=0))),
+            "headroom": _interval(t_interval(np.mean(headrooms, axis=0))),
             "ranking": ranking,
-            "conditions": tuple(found),
+            "conditions": tuple(results),
         }
     )
 
 
 def _losses(
-    figures: Figures, settings: Sequence[Setting], condition: int, seeds: Sequence[Seed]
+    metric_values: MetricValues, settings: Sequence[Setting], condition: int, seeds: Sequence[Seed]
 ) -> dict[Setting, Floats]:
-    """Return each setting's loss at each seed (seeds,), as a share of the best's mean figure.
+    """Return each setting's loss at each seed (seeds,), as a share of the best setting's mean.
 
-    Its mean is the regret; of figures that should be high, to first order. NaN at a seed at which
-    no setting has a figure.
+    The mean of the losses is the regret; for metrics that should be high this holds to first order.
+    A loss is NaN at a seed at which no setting has a value.
     """
     values = np.array(
-        [[figures.at(Ask(one, condition, seed)) for seed in seeds] for one in settings],
+        [
+            [metric_values.at(TrialKey(setting, condition, seed)) for seed in seeds]
+            for setting in settings
+        ],
         dtype=np.float64,
     )
-    # a setting that has no figure at all is infinitely worse, which regrets say
+    # NaN for a setting without any value; its regret is infinite
     means = np.array([t_interval(row).mean for row in values])
-    best = float(np.nanmax(means) if figures.higher else np.nanmin(means))
-    share = 1.0 - values / best if figures.higher else values / best - 1.0
+    best = float(np.nanmax(means) if metric_values.higher else np.nanmin(means))
+    share = 1.0 - values / best if metric_values.higher else values / best - 1.0
     return dict(zip(settings, share, strict=True))
 
 
 def _ranked(
     regrets: Mapping[Setting, float], losses: Mapping[Setting, Floats]
 ) -> tuple[ResultRank, ...]:
-    """Return settings, the best first: told apart by a paired t-test, p < 0.05 after Holm's."""
+    """Return the settings, the best first, and whether the others are significantly worse.
+
+    That is by a paired t-test against the best: p < 0.05 after Holm's correction.
+    """
     order = best_of(dict(regrets), len(regrets))
     best = order[0]
     differences = [
@@ -119,7 +141,7 @@ def _ranked(
             behind=_interval(
                 Estimate(difference.mean, difference.low, difference.high, difference.n)
             ),
-            # a setting that has no figure at some seed is worse for that
+            # a setting that lacks a value at some seed counts as worse
             told_apart=p < _SURE or not math.isfinite(regrets[setting]),
         )
         for setting, difference, p in zip(order[1:], differences, corrected, strict=True)

@@ -29,7 +29,7 @@ NO_REMEDIES = (
     "orchestration/replay/campaign_file.py",
     "orchestration/bench/",
     "orchestration/papers/",
-    "orchestration/counterfactuals/printed.py",
+    "orchestration/counterfactuals/rendering.py",
 )
 # A command that is to be given: behind a colon or a backtick, or a text of its own.
 INSTRUCTION = re.compile(r"(^|: |`)(closloop [^`;,()]*)")

@@ -22,8 +22,8 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import import_csv
-from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
+from orchestration.exchange.netflow_sflow import read_nfdump, read_sflowtool
 from orchestration.exchange.omnetpp_import import import_omnetpp
 from traffic.patterns.replay import read_flows
 from traffic.workloads import load_workload

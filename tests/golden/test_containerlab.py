@@ -19,7 +19,7 @@ from inventory.files import load_testbed
 from orchestration.core.errors import InputError
 from orchestration.exchange.containerlab.lab import SONIC_IMAGE, SWITCH_KINDS, Lab
 from orchestration.exchange.containerlab.read import read_lab
-from orchestration.exchange.containerlab.testbed import Figures, to_testbed
+from orchestration.exchange.containerlab.testbed import LinkDefaults, to_testbed
 from orchestration.exchange.containerlab.testbed import testbed_text as text_of
 
 FOLDER = Path(__file__).parent / "containerlab"
@@ -46,7 +46,7 @@ def imported(name: str) -> tuple[str, str]:
     """Return the suffix and the text of what a lab leads to, read from its folder."""
     try:
         rate_bps = None if name.startswith("no-rate") else RATE_BPS
-        found = to_testbed(read_lab(Path(name)), Figures(rate_bps=rate_bps))
+        found = to_testbed(read_lab(Path(name)), LinkDefaults(rate_bps=rate_bps))
     except InputError as error:
         return ERROR, f"{error}\n"
     notes = "".join(f"# note: {note}\n" for note in found.notes)

@@ -31,7 +31,7 @@ def make(folder: Path) -> dict[str, str]:
     asked = ("--metric", "slowdown_mean", "--metric", "mice_p95", "--metric", "long_mean")
     done = called("headroom", folder / "demo", *asked, "-o", folder / "headroom.md")
     assert done.exit_code == 0, done.output
-    assert "left out, since it is no static setting: amt" in done.stderr
+    assert "left out, because it is not one static setting: amt" in done.stderr
     written = {name: (folder / name).read_text(encoding="utf-8") for name in FILES[:-1]}
     return written | {FILES[-1]: done.stdout}
 

@@ -81,7 +81,7 @@ class Lab:
         return {device.name: str(first + n) for n, device in enumerate(self.testbed.devices)}
 
     @cached_property
-    def _place(self) -> dict[int, int]:
+    def _port_position(self) -> dict[int, int]:
         return {p.index: n for ports in self.testbed.ports_of.values() for n, p in enumerate(ports)}
 
     def runs_sonic(self, name: str) -> bool:
@@ -90,12 +90,12 @@ class Lab:
 
     def node_interface(self, port: Port) -> str:
         """Return a port's name in the topology file; eth0 is the management's on every node."""
-        return f"eth{self._place[port.index] + 1}"
+        return f"eth{self._port_position[port.index] + 1}"
 
     def interface(self, port: Port) -> str:
         """Return a port's name on its device, as in the inventory."""
         if self.runs_sonic(port.device):
-            return f"Ethernet{_LANES_PER_PORT * self._place[port.index]}"
+            return f"Ethernet{_LANES_PER_PORT * self._port_position[port.index]}"
         return self.node_interface(port)
 
     def rack(self, key_file: str, known_hosts_file: str) -> Rack:

@@ -122,7 +122,7 @@ def read_lab(path: Path) -> LabFile:
         links.add(link, ("topology", "links", number))
         if len(links.problems) >= MAX_FAULTS:
             break
-    if problems := [*_unclear(document, checked.name, nodes), *links.problems]:
+    if problems := [*_name_problems(document, checked.name, nodes), *links.problems]:
         raise InputError(in_order(problems)[:MAX_FAULTS])
     return LabFile(document, checked.name, nodes, tuple(links.cables), tuple(links.left_out))
 
@@ -144,7 +144,7 @@ def _nodes(topology: _Topology) -> dict[str, Node]:
     return result
 
 
-def _unclear(document: Document, name: str, nodes: Mapping[str, Node]) -> Iterator[Problem]:
+def _name_problems(document: Document, name: str, nodes: Mapping[str, Node]) -> Iterator[Problem]:
     """Yield the problems of names and kinds."""
     texts: list[tuple[Loc, str]] = [(("name",), name)]
     texts += [(n.loc, text) for n in nodes.values() for text in (n.name, n.kind, n.group)]

@@ -32,7 +32,7 @@ from orchestration.core.units import (
 )
 from orchestration.exchange.containerlab.read import Cable, LabFile, read_lab
 from orchestration.exchange.mapping import tiers
-from orchestration.exchange.source import quantity
+from orchestration.exchange.source import parse_quantity
 
 # What containerlab gives a link that says no MTU (constants/containerlab.go, DefaultLinkMTU).
 _DEFAULT_MTU_BYTES = 9500
@@ -43,7 +43,7 @@ _HOSTS = "--hosts"
 
 
 @dataclass(frozen=True)
-class Figures:
+class LinkDefaults:
     """What a lab does not say: rates in bit/s, a delay in ns, sizes in bytes; None is not given.
 
     `rate_bps` is of links to hosts, `uplink_rate_bps` of those between switches, for links without
@@ -68,7 +68,7 @@ class ImportedLab:
 
 
 def to_testbed(
-    lab: LabFile, figures: Figures, *, name: str = "", hosts: Collection[str] = ()
+    lab: LabFile, link_defaults: LinkDefaults, *, name: str = "", hosts: Collection[str] = ()
 ) -> ImportedLab:
     """Return the testbed of a lab's linked nodes; `name` is by default the lab's.
 
@@ -87,7 +87,7 @@ def to_testbed(
     tier, why = _tiers(lab, linked, hosts)
     names, problems = _names(lab, linked)
     problems += _shape_problems(lab, tier)
-    problems += _figure_problems(lab, tier, figures)
+    problems += _value_problems(lab, tier, link_defaults)
     chosen = name or lab.name.lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,62}", chosen):
         what = f"{chosen!r} is no testbed's name"
@@ -95,7 +95,7 @@ def to_testbed(
         problems.append(lab.document.problem(("name",), what, remedy))
     if problems:
         raise InputError(in_order(problems)[:MAX_FAULTS])
-    mtu_bytes, about_mtu = _mtu(lab, figures)
+    mtu_bytes, about_mtu = _mtu(lab, link_defaults)
     ordered = sorted(linked, key=lambda node: tier[node] > 0)
     testbed = Testbed.build(
         chosen,
@@ -104,13 +104,13 @@ def to_testbed(
             LinkSpec(
                 names[cable.ends[0].node],
                 names[cable.ends[1].node],
-                _rate_bps(cable, tier, figures) or 0,
-                cable.delay_ns or figures.delay_ns,
+                _rate_bps(cable, tier, link_defaults) or 0,
+                cable.delay_ns or link_defaults.delay_ns,
             )
             for cable in lab.cables
         ],
         mtu_bytes=mtu_bytes,
-        buffer_bytes=figures.buffer_bytes,
+        buffer_bytes=link_defaults.buffer_bytes,
         source=f"the containerlab file {Path(lab.document.name).name}",
     )
     alone = [node for node in lab.nodes if node not in tier]
@@ -251,39 +251,47 @@ def _shape_problems(lab: LabFile, tier: Mapping[str, int]) -> Iterator[Problem]:
             yield here.problem(lab.nodes[node].loc, what, "add the missing links")
 
 
-def _rate_bps(cable: Cable, tier: Mapping[str, int], figures: Figures) -> int | None:
+def _rate_bps(cable: Cable, tier: Mapping[str, int], link_defaults: LinkDefaults) -> int | None:
     if cable.rate_bps is not None:
         return cable.rate_bps
     to_host = any(tier[end.node] == 0 for end in cable.ends)
-    return figures.rate_bps if to_host else figures.uplink_rate_bps or figures.rate_bps
+    return (
+        link_defaults.rate_bps
+        if to_host
+        else link_defaults.uplink_rate_bps or link_defaults.rate_bps
+    )
 
 
-def _figure_problems(lab: LabFile, tier: Mapping[str, int], figures: Figures) -> Iterator[Problem]:
+def _value_problems(
+    lab: LabFile, tier: Mapping[str, int], link_defaults: LinkDefaults
+) -> Iterator[Problem]:
     for cable in lab.cables:
-        if _rate_bps(cable, tier, figures) is None:
+        if _rate_bps(cable, tier, link_defaults) is None:
             what = f"the link {cable.ends[0]} - {cable.ends[1]} has no rate: containerlab has none"
             remedy = "give one with --rate 25Gbps, and --uplink-rate for links between switches"
             yield lab.document.problem(cable.loc, what, remedy)
             break
     for cable in lab.cables:
         said = cable.mtu_bytes
-        if figures.mtu_bytes is None and said is not None and said < MIN_MTU_BYTES:
+        if link_defaults.mtu_bytes is None and said is not None and said < MIN_MTU_BYTES:
             what = f"an MTU of {said}B: testbeds have {MIN_MTU_BYTES}B or more"
             yield lab.document.problem((*cable.loc, "mtu"), what, "raise it, or give --mtu")
-    mtu_bytes = figures.mtu_bytes
+    mtu_bytes = link_defaults.mtu_bytes
     if mtu_bytes is not None and not MIN_MTU_BYTES <= mtu_bytes <= MAX_MTU_BYTES:
         what = f"an MTU of {mtu_bytes}B is out of range"
         yield Problem("--mtu", what, f"use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B")
     minimum = 2 * ((mtu_bytes or MAX_MTU_BYTES) + ETHERNET_HEADER_BYTES)
-    if figures.buffer_bytes < minimum:
-        what = f"a buffer of {format_size(figures.buffer_bytes)} may hold less than two packets"
+    if link_defaults.buffer_bytes < minimum:
+        what = (
+            f"a buffer of {format_size(link_defaults.buffer_bytes)} may hold less than two packets"
+        )
         yield Problem("--buffer", what, f"use {minimum}B or more")
 
 
-def _mtu(lab: LabFile, figures: Figures) -> tuple[int, list[str]]:
+def _mtu(lab: LabFile, link_defaults: LinkDefaults) -> tuple[int, list[str]]:
     """Return the fabric's MTU in bytes, the least of its links', and what to say about it."""
-    if figures.mtu_bytes is not None:
-        return figures.mtu_bytes, []
+    if link_defaults.mtu_bytes is not None:
+        return link_defaults.mtu_bytes, []
     found = {cable.mtu_bytes or _DEFAULT_MTU_BYTES for cable in lab.cables}
     mtu_bytes = min(*found, MAX_MTU_BYTES)
     if found == {mtu_bytes}:
@@ -293,7 +301,7 @@ def _mtu(lab: LabFile, figures: Figures) -> tuple[int, list[str]]:
 
 
 @dataclass(frozen=True)
-class _Unsaid:
+class _LinkDefaultOptions:
     """What a lab does not say of its links and switches."""
 
     rate: Annotated[str, "The rate of links to hosts, like 25Gbps."] = ""
@@ -302,14 +310,15 @@ class _Unsaid:
     mtu: Annotated[str, "The fabric's MTU (default: the least of the links')."] = ""
     buffer: Annotated[str, "What a switch port may hold."] = "16MB"
 
-    def figures(self) -> Figures:
-        return Figures(
-            rate_bps=quantity("--rate", self.rate, parse_rate_bps, 1),
-            uplink_rate_bps=quantity("--uplink-rate", self.uplink_rate, parse_rate_bps, 1),
-            delay_ns=quantity("--delay", self.delay, parse_duration_ns, 1) or Figures.delay_ns,
-            mtu_bytes=quantity("--mtu", self.mtu, parse_size_bytes, 1),
-            buffer_bytes=quantity("--buffer", self.buffer, parse_size_bytes, 1)
-            or Figures.buffer_bytes,
+    def link_defaults(self) -> LinkDefaults:
+        return LinkDefaults(
+            rate_bps=parse_quantity("--rate", self.rate, parse_rate_bps, 1),
+            uplink_rate_bps=parse_quantity("--uplink-rate", self.uplink_rate, parse_rate_bps, 1),
+            delay_ns=parse_quantity("--delay", self.delay, parse_duration_ns, 1)
+            or LinkDefaults.delay_ns,
+            mtu_bytes=parse_quantity("--mtu", self.mtu, parse_size_bytes, 1),
+            buffer_bytes=parse_quantity("--buffer", self.buffer, parse_size_bytes, 1)
+            or LinkDefaults.buffer_bytes,
         )
 
 
@@ -321,7 +330,7 @@ def import_lab(
     hosts: Annotated[
         str, "The nodes that are hosts, with commas; client* stands for several."
     ] = "",
-    unsaid: _Unsaid,
+    link_options: _LinkDefaultOptions,
     as_json: Json = False,
 ) -> None:
     """Make a testbed file of a lab of containerlab: its nodes, and the links between them.
@@ -333,10 +342,10 @@ def import_lab(
     -o clos02.yml
     """
     check_new(out)
-    figures = unsaid.figures()
+    link_defaults = link_options.link_defaults()
     patterns = tuple(word.strip() for word in hosts.split(",") if word.strip())
     with waiting("reading"):
-        found = to_testbed(read_lab(file), figures, name=name, hosts=patterns)
+        found = to_testbed(read_lab(file), link_defaults, name=name, hosts=patterns)
         write_testbed(out, found)
     if as_json:
         data = {

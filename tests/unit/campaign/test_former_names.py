@@ -172,11 +172,12 @@ def test_a_network_of_a_later_closloop_says_nothing(tmp_path):
         assert bool(cautions([str(mine)])) is warns
 
 
-def test_a_results_page_says_what_is_to_be_made_anew(old_run):
+def test_a_results_page_says_what_is_to_be_run_again(old_run):
     _, trial = old_run
-    told = tuple(Caution("GraphCC", text) for text in _cautions(trial))
-    assert len(told) == 1
-    page = opening(PageData(cautions=told), "picture.svg")
-    assert "**To be made anew** (GraphCC): trials under DCQCN had the DCQCN set hpcc-0.2" in page
-    # and goes on saying so while only another paper's part is made anew
-    assert PageData().renewed(PageData(cautions=told), ["GraphCC", "ACC"], "ACC").cautions == told
+    cautions = tuple(Caution("GraphCC", text) for text in _cautions(trial))
+    assert len(cautions) == 1
+    page = opening(PageData(cautions=cautions), "picture.svg")
+    assert "**To be run again** (GraphCC): trials under DCQCN had the DCQCN set hpcc-0.2" in page
+    # the page keeps saying so while only another paper's part is written again
+    merged = PageData().merged_into(PageData(cautions=cautions), ["GraphCC", "ACC"], "ACC")
+    assert merged.cautions == cautions

@@ -20,17 +20,17 @@ from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Observation
 from orchestration.core.trial import TunerSpec
-from orchestration.counterfactuals.credit import draw_cases, measure, plan_credit, rewarded
+from orchestration.counterfactuals.credit import draw_cases, measure, plan_credit, tuner_with_reward
 from orchestration.counterfactuals.decisions import Decisions
-from orchestration.counterfactuals.printed import credit_csv, credit_page, credit_to_json
 from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import (
-    Measured,
+    MeasuredCase,
     agreement,
     consistency,
     half_marked_bytes,
     kendall,
 )
+from orchestration.counterfactuals.rendering import credit_csv, credit_page, credit_to_json
 from orchestration.results.reader import TrialResult
 from tests.unit.replay.test_replay_runs import run
 from tuners.registry import create
@@ -99,10 +99,10 @@ def test_what_is_not_known_ranks_nothing():
 
 def test_like_alternatives_to_one_decision_are_compared(old):
     decisions = Decisions(old["graphcc"])
-    case = draw_cases(decisions, rewarded(decisions), 1, 1, seed=1)[0]
+    case = draw_cases(decisions, tuner_with_reward(decisions), 1, 1, seed=1)[0]
     rows = [(1, 2.0), (1, 1.0), (1, -1.0), (1, -1.0), (1, 0.0), (2, 5.0)]
     measured = [
-        Measured(replace(case, number=number), 0, 0, 0, change, 0, 0, 0, 1, 0, 0)
+        MeasuredCase(replace(case, number=number), 0, 0, 0, change, 0, 0, 0, 1, 0, 0)
         for number, change in rows
     ]
     # 2 and 1 agree; each of them and either -1 do not; what did not move says nothing
@@ -120,7 +120,7 @@ def test_depth_is_where_half_is_marked():
 
 def test_a_sample_is_of_decisions_at_work_and_of_the_tuners_own_settings(old):
     decisions = Decisions(old["graphcc"])
-    tuner = rewarded(decisions)
+    tuner = tuner_with_reward(decisions)
     cases = draw_cases(decisions, tuner, 6, 3, seed=4)
     assert cases == draw_cases(decisions, tuner, 6, 3, seed=4)
     assert cases != draw_cases(decisions, tuner, 6, 3, seed=5)
@@ -225,7 +225,7 @@ def test_another_process_makes_the_same_campaign(old, tmp_path):
 
 
 def test_a_tuner_without_a_reward_is_refused(old, tmp_path):
-    with pytest.raises(InputError, match="does not say what its reward is"):
+    with pytest.raises(InputError, match="does not offer its reward"):
         plan_credit(CreditRequest(old["secn1"].folder), tmp_path)
     with pytest.raises(InputError, match="nothing would be tried"):
         plan_credit(CreditRequest(old["acc"].folder, decisions=0), tmp_path)

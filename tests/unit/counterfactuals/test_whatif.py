@@ -20,23 +20,23 @@ from orchestration.core.records import Observation
 from orchestration.core.trial import REAL, TunerSpec
 from orchestration.counterfactuals.ask import (
     UNCHANGED,
-    Asked,
+    PreparedQuestion,
     Variant,
     answer,
     build_counterfactuals,
-    edited,
+    edited_actions,
     prepare,
 )
 from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
     Target,
+    find_target,
     parse_settings,
-    target_of,
 )
 from orchestration.counterfactuals.effects import Paths, differing_tables, flow_changes, totals
-from orchestration.counterfactuals.printed import answer_to_json
 from orchestration.counterfactuals.question import Question
+from orchestration.counterfactuals.rendering import answer_to_json
 from orchestration.results.reader import TrialResult, read_trial
 from tests.unit.replay.test_replay_runs import run
 from tuners import registry
@@ -70,12 +70,12 @@ def busiest(trial: TrialResult) -> str:
     return trial.testbed.queues[int(queue)].label
 
 
-def ask(of: TrialResult, out: Path, **changes) -> Asked:
+def ask(of: TrialResult, out: Path, **changes) -> PreparedQuestion:
     given = {"at": "300us", "target": busiest(of), "settings": ("kmin=1KB",), **changes}
     return prepare(Question(of.folder, **given), out)
 
 
-def ran(asked: Asked, out: Path):
+def ran(asked: PreparedQuestion, out: Path):
     campaign = load_campaign(asked.replay.file)
     run(campaign, out)
     return answer(asked, out / campaign.name)
@@ -96,7 +96,7 @@ def test_an_unchanged_decision_gives_the_parent_to_the_bit(old, tmp_path, tuner,
 @pytest.mark.parametrize("then", ["recorded", "tuner"])
 def test_a_setting_that_is_what_it_was_changes_nothing(old, tmp_path, then):
     trial = old["graphcc"]
-    decision = Decisions(trial).find(target_of(trial.testbed, ECN, busiest(trial)), 300_000)
+    decision = Decisions(trial).find(find_target(trial.testbed, ECN, busiest(trial)), 300_000)
     same = tuple(f"{name}={value}" for name, value in decision.setting.items())
     found = ran(ask(trial, tmp_path, settings=same, then=then), tmp_path)
     assert differing_tables(trial, found.trial) == []
@@ -117,7 +117,7 @@ def test_afterwards_the_record_or_the_tuner_decides(old, tmp_path):
             name=f"as-{then}",
         )
         found = ran(asked, tmp_path)
-        target = target_of(trial.testbed, ECN, label)
+        target = find_target(trial.testbed, ECN, label)
         table = Decisions(found.trial).tables[ECN]
         own = target.rows(table)
         at = dict(zip(table["t_ns"][own].tolist(), table["kmax_bytes"][own].tolist(), strict=True))
@@ -132,7 +132,7 @@ def test_afterwards_the_record_or_the_tuner_decides(old, tmp_path):
             for name in table:
                 np.testing.assert_array_equal(table[name][others], before[name][same])
     recorded = Decisions(trial).tables[ECN]
-    own = target_of(trial.testbed, ECN, label).rows(recorded)
+    own = find_target(trial.testbed, ECN, label).rows(recorded)
     pairs = zip(recorded["t_ns"][own].tolist(), recorded["kmax_bytes"][own].tolist(), strict=True)
     assert after["recorded"] == {t: kmax for t, kmax in pairs if t > 500_000}
 
@@ -155,7 +155,7 @@ def test_the_answer_counts_flows_and_tells_of_the_queue(old, tmp_path):
     assert len(told["most_changed"]) == 3
     assert told["queue"]["after"]["marked_packets"] > told["queue"]["before"]["marked_packets"]
     assert told["same_as_parent"] is None
-    assert flows.around(0, 0).sum() < len(delta)
+    assert flows.running_between(0, 0).sum() < len(delta)
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ def test_the_answer_counts_flows_and_tells_of_the_queue(old, tmp_path):
         ({"at": "9s"}, "the nearest: "),
         ({"at": "soon"}, "--at"),
         ({"target": "leaf9:eth0"}, "no queue 'leaf9:eth0'"),
-        ({"settings": ("kmin",)}, "is no setting"),
+        ({"settings": ("kmin",)}, "is not a setting"),
         ({"settings": ("kmen=5KB",)}, "did you mean 'kmin'"),
         ({"settings": ("kmin=5KB", "timeout=1us")}, "sets ecn, flowlet_timeout"),
-        ({"settings": ("timeout=1us",)}, "turned no timeouts"),
+        ({"settings": ("timeout=1us",)}, "set no timeouts"),
         ({"settings": ("kmin=300KB", "kmax=200KB")}, "needs 0 <= kmin <= kmax"),
-        ({"settings": ("kmax=1GB",)}, "the device would have"),
-        ({"lasts": "150us"}, "no whole number"),
+        ({"settings": ("kmax=1GB",)}, "the device would limit it to"),
+        ({"lasts": "150us"}, "not a whole number"),
         ({"then": "me"}, "use recorded or tuner"),
         ({"trial": "x"}, "is the folder of one trial"),
     ],
@@ -230,9 +230,9 @@ def test_another_network_than_the_trial_had_is_not_asked_again(old, tmp_path):
     file.write_text("another")
     spec = dataclasses.replace(trial.spec, files={str(file): "0" * 64})
     decisions = Decisions(dataclasses.replace(trial, spec=spec))
-    decision = decisions.find(target_of(trial.testbed, ECN, busiest(trial)), 0)
+    decision = decisions.find(find_target(trial.testbed, ECN, busiest(trial)), 0)
     variant = Variant("a", decision, decision.setting)
-    with pytest.raises(InputError, match="another file than the trial had"):
+    with pytest.raises(InputError, match="has changed since the trial"):
         build_counterfactuals(decisions, [variant], "x", tmp_path, then="tuner")
 
 
@@ -283,14 +283,14 @@ def test_an_edit_changes_one_decision(at, row, now, until, expected):
     setting = {"kmin_bytes": now, "kmax_bytes": 99, "pmax": 0.5}
     decision = Decision(target, at, setting, row, None)
     before = table(*ROWS)
-    made = edited(before, decision, {**setting, "kmin_bytes": 7}, until)
+    made = edited_actions(before, decision, {**setting, "kmin_bytes": 7}, until)
     assert [each for each in kmins(made) if each[1] == "eth0"] == expected
     assert [each for each in kmins(made) if each[1] == "eth1"] == [ROWS[1], ROWS[3]]
     assert kmins(before) == list(ROWS)
     assert {name: values.dtype for name, values in made.items()} == {
         name: values.dtype for name, values in before.items()
     }
-    unchanged = edited(before, decision, setting, until)
+    unchanged = edited_actions(before, decision, setting, until)
     assert kmins(unchanged) == list(ROWS)
 
 
@@ -305,8 +305,8 @@ def test_settings_are_read_in_their_units():
 
 def test_a_queue_is_named_by_port_class_or_number():
     plain, classes = load_testbed("rlcc-7"), load_testbed("graphcc")
-    assert target_of(plain, ECN, "switch1:eth1/0").label == "switch1:eth1"
-    assert target_of(classes, ECN, "leaf1:eth0").index == 0
+    assert find_target(plain, ECN, "switch1:eth1/0").label == "switch1:eth1"
+    assert find_target(classes, ECN, "leaf1:eth0").index == 0
 
 
 def test_paths_say_which_flows_can_pass():

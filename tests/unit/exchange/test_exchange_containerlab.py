@@ -26,7 +26,7 @@ from orchestration.exchange.containerlab.lab import (
     write_lab,
 )
 from orchestration.exchange.containerlab.read import read_lab
-from orchestration.exchange.containerlab.testbed import Figures, to_testbed, write_testbed
+from orchestration.exchange.containerlab.testbed import LinkDefaults, to_testbed, write_testbed
 
 LINUX, SONIC = SWITCH_KINDS
 
@@ -196,7 +196,9 @@ def test_names_that_yaml_takes_for_something_else_stay_names(tmp_path):
     assert data["name"] == "2024"
     assert list(data["topology"]["nodes"]) == ["true", "on", "null"]
     (tmp_path / "x.clab.yml").write_text(text)
-    write_testbed(tmp_path / "again.yml", to_testbed(read_lab(tmp_path / "x.clab.yml"), Figures()))
+    write_testbed(
+        tmp_path / "again.yml", to_testbed(read_lab(tmp_path / "x.clab.yml"), LinkDefaults())
+    )
     again = load_testbed(str(tmp_path / "again.yml"))
     assert (again.name, again.devices, again.ports) == (
         testbed.name, testbed.devices, testbed.ports,
@@ -279,7 +281,9 @@ def test_a_lab_that_is_exported_and_imported_is_the_same_testbed(tmp_path, testb
     lab = Lab(testbed, kind)
     (tmp_path / "drawn.clab.yml").write_text(lab.topology())
     buffer_bytes = testbed.switch_ports[0].buffer_bytes
-    found = to_testbed(read_lab(tmp_path / "drawn.clab.yml"), Figures(buffer_bytes=buffer_bytes))
+    found = to_testbed(
+        read_lab(tmp_path / "drawn.clab.yml"), LinkDefaults(buffer_bytes=buffer_bytes)
+    )
     assert found.notes == ("tiers are those of the nodes' groups",)
     (tmp_path / "drawn.yml").unlink(missing_ok=True)
     write_testbed(tmp_path / "drawn.yml", found)

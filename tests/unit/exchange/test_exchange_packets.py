@@ -204,8 +204,8 @@ def test_a_kind_that_there_is_not_cannot_be_left_out(replay, name):
         (bytes(12) + b"\x00\x26\xaa\xaa\x03" + bytes(40), "not IP"),
         (ip4(1, 2, 1, bytes(40)), "neither TCP nor UDP"),
         (ip4(1, 2, 132, bytes(40)), "neither TCP nor UDP"),
-        (INNER[:30], "cut within their headers"),
-        (INNER[:45], "cut within their headers"),
+        (INNER[:30], "cut off within their headers"),
+        (INNER[:45], "cut off within their headers"),
         (INNER[:16] + b"\x00\x1e" + INNER[18:], "of an impossible length"),
         (ip4(1, 2, 17, struct.pack("!HHHH", 9, 9, 3, 0)), "of an impossible length"),
         (ip6(44, bytes((17, 0, 0, 8)) + bytes(40)), "later fragments"),
@@ -249,7 +249,7 @@ def test_a_later_connection_whose_syn_is_missing_is_another_flow_too(replay):
     later = stream(1, 2, 7000, BASE_NS + 50 * MS, [300], first=2_000_000_000)[1:]
     done, rows = replay(pcap([*PLAIN, *later]))
     assert [row[3] for row in rows] == ["1500", "300"]
-    assert any("1 flows go on at a sequence number" in note for note in done.notes)
+    assert any("1 flows continue at a sequence number" in note for note in done.notes)
 
 
 def test_ports_used_anew_after_minutes_are_a_flow_of_their_own(replay):
@@ -316,17 +316,17 @@ def test_records_whose_flows_would_be_wrong_are_refused_or_left_out(replay, port
     assert any("left out" in note for note in done.notes)
 
 
-def test_records_of_one_flow_at_the_same_time_are_told(replay, tmp_path):
+def test_records_of_one_flow_at_the_same_time_are_reported(replay, tmp_path):
     ends = "10.0.0.1,10.0.0.2,5,80"
     twice = [
         record("2026-09-01 10:00:00", "5.000", ends, "TCP", 10, 12000),
         record("2026-09-01 10:00:00.001", "5.000", ends, "TCP", 10, 12000),
     ]
     done, _ = replay(NFDUMP.split("\n")[0] + "\n" + "".join(twice), "a.csv")
-    assert any("1 of them begin before it ends" in note for note in done.notes)
+    assert any("1 of them begin before that record ends" in note for note in done.notes)
     (tmp_path / "flows.csv").unlink()
     done, _ = replay(NFDUMP, "a.csv")
-    assert not any("begin before it ends" in note for note in done.notes)
+    assert not any("begin before that record ends" in note for note in done.notes)
 
 
 def test_samples_of_roce_are_refused_or_left_out(replay):

@@ -325,5 +325,5 @@ def test_a_campaign_file_is_exported_without_a_run(place):
 
 
 def test_what_is_no_run_is_refused(place):
-    with pytest.raises(InputError, match="no campaign's folder"):
+    with pytest.raises(InputError, match="is neither a trial's folder"):
         read_source(place)

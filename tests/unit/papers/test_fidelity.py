@@ -23,7 +23,7 @@ def test_a_backend_agrees_with_itself(tmp_path):
     result = write_page(tmp_path, "idle-path", "one-flow")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "page.md").read_text()
-    assert "| idle path h1 to h2, 1 B there and back | 4.000 us | 4.000 us | +0.00% |" in page
+    assert "| idle path h1 to h2, 1 B, round trip | 4.000 us | 4.000 us | +0.00% |" in page
     assert "| one flow of 50 MB, goodput | 23.481 Gbit/s | 23.481 Gbit/s | +0.00% |" in page
     assert page.count("Equivalent: 17 of 17 metrics, identical in every pair.") == 2
     assert "does not hold" not in page
@@ -43,14 +43,14 @@ def test_the_page_has_a_note_on_causes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         (["idlepath"], "did you mean 'idle-path'"),
         (["--against", "imported"], "imported"),
         (["--campaigns", "nowhere"], "name the folder with --campaigns"),
     ],
 )
-def test_what_cannot_be_run_is_said(tmp_path, more, said):
+def test_what_cannot_be_run_is_refused(tmp_path, more, expected):
     result = write_page(tmp_path, *more)
     assert isinstance(result.exception, InputError)
-    assert said in str(result.exception)
+    assert expected in str(result.exception)

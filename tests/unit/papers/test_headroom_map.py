@@ -12,32 +12,34 @@ import pytest
 from orchestration.analysis.flow_metrics import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.core.trial import Scalar
-from orchestration.papers.cross_fit import check_metrics, scene_of
-from orchestration.papers.map_page import (
-    MARK,
+from orchestration.papers.cross_fit import check_metrics, static_trials_of
+from orchestration.papers.headroom_map import (
+    GENERATED_BELOW,
     HeadroomMap,
+    keep_text_above,
     make_map,
-    map_picture,
+    map_svg,
     page,
     to_json,
-    with_former,
 )
-from orchestration.papers.results import Measured
+from orchestration.papers.results import MeasuredTrial
 
 MEAN, TAIL = "slowdown_mean", "mice_p95"
 
 
-def trial(setting: str, seed: int, slowdown: float, flows: int = 20, **cell: Scalar) -> Measured:
+def trial(
+    setting: str, seed: int, slowdown: float, flows: int = 20, **cell: Scalar
+) -> MeasuredTrial:
     """Return a trial of small flows with that slowdown in the mean."""
     spread = np.linspace(0.5, 1.5, flows) * slowdown
     done = DoneFlows(np.zeros(flows, int), np.full(flows, 1_000), spread * 1e4, spread)
     labels = {"tuner": setting, **cell}
-    return Measured(labels, seed, True, "fluid", done, {}, tuner="static", params=setting)
+    return MeasuredTrial(labels, seed, True, "fluid", done, {}, tuner="static", params=setting)
 
 
 def trials(
     figures: dict[str, dict[str, float]], seeds: int = 6, noise: float = 0.0, **more: Scalar
-) -> list[Measured]:
+) -> list[MeasuredTrial]:
     """Return trials of {mix: {setting: mean slowdown}}, each with noise of its own."""
     rng = np.random.default_rng(7)
     return [
@@ -49,9 +51,12 @@ def trials(
 
 
 def mapped(
-    made: list[Measured], *metrics: str, by: tuple[str, ...] = (), joined: tuple[str, ...] = ()
+    made: list[MeasuredTrial],
+    *metrics: str,
+    by: tuple[str, ...] = (),
+    setting_factors: tuple[str, ...] = (),
 ) -> HeadroomMap:
-    return make_map(scene_of("runs/x", made, by, joined), metrics or (MEAN,))
+    return make_map(static_trials_of("runs/x", made, by, setting_factors), metrics or (MEAN,))
 
 
 # Shallow is best for the mix, deep for elephants, and the middle is what one setting should be.
@@ -63,13 +68,13 @@ KNOWN = {
 
 def test_a_known_headroom_is_found() -> None:
     found = mapped(trials(KNOWN))
-    here = {one.place: one for one in found.places}
-    assert {place: one.headroom[0] for place, one in here.items()} == pytest.approx(
-        {"": 0.15, "elephants": 0.2, "mix": 0.1}
-    )
-    assert {one.best_static for one in found.places} == {"middle"}
+    here = {one.condition_label: one for one in found.cells}
+    assert {
+        condition_label: one.headroom[0] for condition_label, one in here.items()
+    } == pytest.approx({"": 0.15, "elephants": 0.2, "mix": 0.1})
+    assert {one.best_static for one in found.cells} == {"middle"}
     assert (here["elephants"].oracle, here["mix"].oracle) == ("deep", "shallow")
-    assert all(one.agreed for one in found.places)
+    assert all(one.agreed for one in found.cells)
 
 
 @pytest.mark.slow
@@ -108,12 +113,12 @@ def test_no_seed_judges_what_it_chose() -> None:
 
 def test_equal_settings_have_no_headroom_at_all() -> None:
     same = {"mix": {"a": 2.0, "b": 2.0}, "elephants": {"a": 9.0, "b": 9.0}}
-    assert {one.headroom for one in mapped(trials(same)).places} == {(0.0, 0.0, 0.0)}
+    assert {one.headroom for one in mapped(trials(same)).cells} == {(0.0, 0.0, 0.0)}
 
 
 def test_a_single_condition_has_no_headroom_and_no_row_for_all() -> None:
-    (one,) = mapped(trials({"mix": KNOWN["mix"]})).places
-    assert (one.place, one.headroom[0], one.best_static, one.oracle) == (
+    (one,) = mapped(trials({"mix": KNOWN["mix"]})).cells
+    assert (one.condition_label, one.headroom[0], one.best_static, one.oracle) == (
         "mix", 0.0, "shallow", "shallow",
     )  # fmt: skip
 
@@ -129,9 +134,9 @@ def test_groups_choose_by_themselves_and_joined_factors_are_settings() -> None:
         whole = by.at(group, "", MEAN)
         assert whole is not None
         assert whole.headroom[0] == pytest.approx(0.15)
-    joined = mapped(fast + slow, joined=("nics",))
-    assert "middle, fast" in joined.scene.settings
-    assert {one.best_static for one in joined.places} == {"middle, fast"}
+    setting_factors = mapped(fast + slow, setting_factors=("nics",))
+    assert "middle, fast" in setting_factors.static_trials.settings
+    assert {one.best_static for one in setting_factors.cells} == {"middle, fast"}
 
 
 def test_a_setting_without_a_trial_that_others_have_is_not_chosen() -> None:
@@ -140,14 +145,14 @@ def test_a_setting_without_a_trial_that_others_have_is_not_chosen() -> None:
         for one in trials(KNOWN)
     ]
     found = mapped(made)
-    assert found.scene.invalid == 2
+    assert found.static_trials.invalid == 2
     assert found.at("", "mix", MEAN).best_static == "deep"  # type: ignore[union-attr]
 
 
 def test_tails_need_flows_and_large_flows_have_to_be_there() -> None:
     made = mapped(trials(KNOWN), TAIL, "long_mean")
-    assert all(one.few for one in made.places if one.metric == TAIL)
-    assert all(one.seeds == 0 for one in made.places if one.metric == "long_mean")
+    assert all(one.too_few_flows for one in made.cells if one.metric == TAIL)
+    assert all(one.seeds == 0 for one in made.cells if one.metric == "long_mean")
     many = [
         trial(setting, seed, value, flows=800, mix=mix)
         for seed in range(4)
@@ -164,22 +169,22 @@ def test_arms_that_act_or_know_their_condition_are_left_out() -> None:
     knowing = [
         replace(trial("oracle", 0, 1.0, mix=mix), params=mix) for mix in ("mix", "elephants")
     ]
-    scene = scene_of("runs/x", [*trials(KNOWN), acting, *knowing], (), ())
-    assert scene.left_out == ("amt", "oracle")
-    assert scene.settings == ("deep", "middle", "shallow")
+    static_trials = static_trials_of("runs/x", [*trials(KNOWN), acting, *knowing], (), ())
+    assert static_trials.left_out == ("amt", "oracle")
+    assert static_trials.settings == ("deep", "middle", "shallow")
 
 
 def test_input_that_has_no_headroom_is_refused_with_the_remedy() -> None:
     made = trials(KNOWN)
     with pytest.raises(InputError, match="no factor is called 'nic'"):
-        scene_of("runs/x", made, ("nic",), ())
+        static_trials_of("runs/x", made, ("nic",), ())
     with pytest.raises(InputError, match="is also part of the setting"):
-        scene_of("runs/x", made, ("mix",), ("mix",))
+        static_trials_of("runs/x", made, ("mix",), ("mix",))
     with pytest.raises(InputError, match="has 1 static setting, and"):
-        scene_of("runs/x", [one for one in made if one.cell["tuner"] == "deep"], (), ())
+        static_trials_of("runs/x", [one for one in made if one.cell["tuner"] == "deep"], (), ())
     with pytest.raises(InputError, match="less than two seeds"):
-        scene_of("runs/x", trials(KNOWN, seeds=1), (), ())
-    with pytest.raises(InputError, match="no headroom is told by 'goodput'"):
+        static_trials_of("runs/x", trials(KNOWN, seeds=1), (), ())
+    with pytest.raises(InputError, match="headroom cannot be measured by 'goodput'"):
         check_metrics(["goodput"])
 
 
@@ -189,9 +194,9 @@ def test_page_picture_and_json_say_the_same() -> None:
     assert "| all together | **+15.0% [+15.0% to +15.0%]** | – |" in text
     assert "| elephants | **+20.0% [+20.0% to +20.0%]** | too few flows |" in text
     assert "| – | elephants | deep (20.0%) | – |" in text
-    assert "in the mean; above 10% under 1 of 2 conditions (beyond chance under 1)" in text
-    ElementTree.fromstring(map_picture(found))
-    assert "+20%" in map_picture(found)
+    assert "on average; above 10% under 1 of 2 conditions (beyond chance under 1)" in text
+    ElementTree.fromstring(map_svg(found))
+    assert "+20%" in map_svg(found)
     data = json.loads(json.dumps(to_json(found), allow_nan=False))
     whole = next(one for one in data["places"] if one["condition"] is None)
     assert whole["headroom"] == pytest.approx(0.15)
@@ -199,6 +204,6 @@ def test_page_picture_and_json_say_the_same() -> None:
 
 
 def test_a_page_keeps_what_its_author_wrote() -> None:
-    once = with_former("map 1\n", f"# Mine\n\n{MARK}\n\nold\n")
-    assert once == f"# Mine\n\n{MARK}\n\nmap 1\n"
-    assert with_former("map 2\n", once) == f"# Mine\n\n{MARK}\n\nmap 2\n"
+    once = keep_text_above("map 1\n", f"# Mine\n\n{GENERATED_BELOW}\n\nold\n")
+    assert once == f"# Mine\n\n{GENERATED_BELOW}\n\nmap 1\n"
+    assert keep_text_above("map 2\n", once) == f"# Mine\n\n{GENERATED_BELOW}\n\nmap 2\n"

@@ -19,9 +19,9 @@ from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError
 from orchestration.core.records import Samples
 from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.papers.claims import Section, load_campaigns, load_claims, put_aside
-from orchestration.papers.page_data import amount, renewed
-from orchestration.papers.results import evaluate_section, is_placebo, measure_campaign
+from orchestration.papers.claims import Section, load_campaigns, load_claims, move_stale_trials
+from orchestration.papers.page_data import amount, renew_sections
+from orchestration.papers.results import evaluate_section, is_placebo, read_measured_trials
 from orchestration.results.reader import finished_trials, read_trial
 
 FOLDER = Path(__file__).parents[3] / "examples" / "papers"
@@ -115,7 +115,7 @@ def test_an_iteration_lasts_until_its_last_message() -> None:
 
 
 def test_levels_of_a_factor_are_compared_if_a_section_says_so(campaign: Path) -> None:
-    (one, *_) = measure_campaign(campaign, lambda *_: None)
+    (one, *_) = read_measured_trials(campaign, lambda *_: None)
     trials = tuple(
         dataclasses.replace(one, cell={"tuner": "t", "flows": 4, "control": name})
         for name in ("swift", "dcqcn")
@@ -135,11 +135,11 @@ def test_the_sections_of_one_paper_are_renewed() -> None:
         )
 
     old, new = page("old"), page("new")
-    text = renewed(old, new, "B")
+    text = renew_sections(old, new, "B")
     assert text.startswith("# Results: what\nnew\n")
     assert text.endswith("## How to read it\n\nnew\n\n## A: one\n\nold\n\n## B: two\n\nnew\n")
     # a section that the former page did not have
-    assert "## B: two\n\nnew" in renewed(old.replace("B: two", "C: two"), new, "A")
+    assert "## B: two\n\nnew" in renew_sections(old.replace("B: two", "C: two"), new, "A")
 
 
 class SharedPort:
@@ -219,11 +219,11 @@ def test_only_trials_that_are_not_described_any_more_are_put_aside(tmp_path: Pat
     for name in (campaign.trials[0].id, "old-1", "old-2"):
         (folder / name).mkdir(parents=True)
         (folder / name / "trial.json").write_text("{}")
-    assert put_aside(campaign, tmp_path) == 2
+    assert move_stale_trials(campaign, tmp_path) == 2
     assert [path.name for path in finished_trials(folder)] == [campaign.trials[0].id]
     (folder / "old-1").mkdir()
     (folder / "old-1" / "trial.json").write_text("{}")
-    assert put_aside(campaign, tmp_path) == 1
+    assert move_stale_trials(campaign, tmp_path) == 1
     kept = {path.name for path in (tmp_path / f"{campaign.name}.stale").iterdir()}
     assert kept == {"old-1", "old-1.1", "old-2"}
 
@@ -238,7 +238,7 @@ def test_a_file_that_is_searched_is_not_run() -> None:
         load_campaigns(FOLDER, ["search-rlcc"])
 
 
-def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:
+def test_mistakes_in_a_claims_file_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "claims.yml"
     path.write_text(
         "sections: []\n"
@@ -249,5 +249,10 @@ def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_claims(path)
     said = str(caught.value)
-    for what in ("no section 'no'", "did you mean 'queue_mean'?", "a value without its range"):
+    expected = (
+        "no section 'no'",
+        "did you mean 'queue_mean'?",
+        "a claim about a value has no range",
+    )
+    for what in expected:
         assert what in said

@@ -12,11 +12,11 @@ import pytest
 from orchestration.analysis.flow_metrics import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.papers.claims import Section
-from orchestration.papers.headroom import Headroom, headroom_of, verdict_on
-from orchestration.papers.map_page import headroom_picture
-from orchestration.papers.page_data import Cell, Headline, PageData, read_data, to_json
-from orchestration.papers.results import Measured
+from orchestration.papers.headroom_map import headroom_svg
+from orchestration.papers.page_data import Headline, HeadlineCell, PageData, read_data, to_json
+from orchestration.papers.results import MeasuredTrial
 from orchestration.papers.results_page import headroom_part
+from orchestration.papers.tuning_headroom import TuningHeadroom, headroom_of_paper, headroom_verdict
 
 SECTION = Section(
     id="s",
@@ -32,15 +32,17 @@ SECTION = Section(
 SEEDS = 6
 
 
-def trial(arm: str, load: float, seed: int, slowdown: float, flows: int = 20) -> Measured:
+def trial(arm: str, load: float, seed: int, slowdown: float, flows: int = 20) -> MeasuredTrial:
     """Return a trial whose flows have that slowdown in the mean; all are small."""
     spread = np.linspace(0.5, 1.5, flows) * slowdown
     done = DoneFlows(np.zeros(flows, int), np.full(flows, 1_000), spread * 1e4, spread)
     cell = {"tuner": arm, "load": load}
-    return Measured(cell, seed, True, "fluid", done, {}, None, f"acc-{seed % 3}" * (arm == "acc"))
+    return MeasuredTrial(
+        cell, seed, True, "fluid", done, {}, None, f"acc-{seed % 3}" * (arm == "acc")
+    )
 
 
-def trials(load: float, flows: int = 20, **slowdowns: float) -> tuple[Measured, ...]:
+def trials(load: float, flows: int = 20, **slowdowns: float) -> tuple[MeasuredTrial, ...]:
     """Return trials of arms (`best_static` for `best-static`), which seeds change alike."""
     return tuple(
         trial(arm.replace("_", "-"), load, seed, value * (1 + 0.1 * seed), flows)
@@ -49,9 +51,9 @@ def trials(load: float, flows: int = 20, **slowdowns: float) -> tuple[Measured, 
     )
 
 
-def found(*made: Measured, metric: str = "slowdown_mean") -> dict[str, Headroom]:
-    rows = headroom_of("P", [([SECTION], made)])
-    return {row.place: row for row in rows if row.metric == metric}
+def found(*made: MeasuredTrial, metric: str = "slowdown_mean") -> dict[str, TuningHeadroom]:
+    rows = headroom_of_paper("P", [([SECTION], made)])
+    return {row.condition_label: row for row in rows if row.metric == metric}
 
 
 def test_headroom_and_shares_of_it_by_hand() -> None:
@@ -97,10 +99,10 @@ def test_a_campaign_without_an_oracle_has_no_headroom() -> None:
 
 def test_a_tail_is_of_all_repeats_and_needs_flows() -> None:
     arms = {"best_static": 2.4, "oracle": 2.0, "acc": 2.1}
-    few = found(*trials(0.3, **arms), metric="mice_p99")["c, load 0.3"]
-    assert few.few
-    assert math.isnan(few.headroom[0])
-    assert "too few flows" in "\n".join(headroom_part([few], "p.svg"))
+    too_few_flows = found(*trials(0.3, **arms), metric="mice_p99")["c, load 0.3"]
+    assert too_few_flows.too_few_flows
+    assert math.isnan(too_few_flows.headroom[0])
+    assert "too few flows" in "\n".join(headroom_part([too_few_flows], "p.svg"))
     enough = found(*trials(0.3, flows=2_000, **arms), metric="mice_p99")["c, load 0.3"]
     assert enough.headroom[0] == pytest.approx(0.2)
     (acc,) = enough.arms
@@ -120,22 +122,24 @@ def test_a_tail_is_of_all_repeats_and_needs_flows() -> None:
     ],
 )
 def test_what_headroom_comes_to(headroom: tuple[float, float, float], text: str) -> None:
-    assert verdict_on(headroom) == text
+    assert headroom_verdict(headroom) == text
 
 
 def test_the_picture_is_svg_with_every_condition_and_arm() -> None:
-    rows = headroom_of("P", [([SECTION], trials(0.3, best_static=2.4, oracle=2, acc=9, amt=2.2))])
-    text = headroom_picture(rows)
+    rows = headroom_of_paper(
+        "P", [([SECTION], trials(0.3, best_static=2.4, oracle=2, acc=9, amt=2.2))]
+    )
+    text = headroom_svg(rows)
     ElementTree.fromstring(text)
     assert all(word in text for word in (">c, load 0.3<", ">acc<", ">amt<", ">best-static<"))
-    assert headroom_picture([]) == ""
+    assert headroom_svg([]) == ""
 
 
-HEADLINE = Headline("A", "text", "says", {"dctcp": Cell("partly", "less", "sample")})
+HEADLINE = Headline("A", "text", "says", {"dctcp": HeadlineCell("partly", "less", "sample")})
 
 
 def test_data_beside_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
-    rows = headroom_of("P", [([SECTION], trials(0.3, best_static=2.0, oracle=2.2, acc=2.1))])
+    rows = headroom_of_paper("P", [([SECTION], trials(0.3, best_static=2.0, oracle=2.2, acc=2.1))])
     data = PageData(headroom=tuple(rows), headlines=(HEADLINE,))
     path = tmp_path / "results.json"
     path.write_text(to_json(data), encoding="utf-8")
@@ -148,7 +152,7 @@ def test_one_papers_rows_are_renewed_in_the_papers_order() -> None:
         PageData(headlines=tuple(Headline(paper, word, "", {}) for paper in ("B", "A")))
         for word in ("old", "new")
     )
-    merged = new.renewed(old, ("A", "B"), "B").headlines
+    merged = new.merged_into(old, ("A", "B"), "B").headlines
     assert [(row.paper, row.text) for row in merged] == [("A", "old"), ("B", "new")]
 
 

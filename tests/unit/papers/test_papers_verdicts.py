@@ -10,19 +10,19 @@ import pytest
 
 from orchestration.analysis.flow_metrics import DoneFlows
 from orchestration.analysis.student_t import noncentrality
-from orchestration.papers.answer import (
+from orchestration.papers.claims import Claim, Section
+from orchestration.papers.condition import Condition, Repeat
+from orchestration.papers.results import SectionResult, placebo_of
+from orchestration.papers.section_part import size_text
+from orchestration.papers.summary_tables import (
+    baseline_sentence,
     baselines,
     claim_text,
     detectable_text,
     headline,
     headline_tables,
-    sentence,
-    tally_text,
+    verdict_counts_text,
 )
-from orchestration.papers.claims import Claim, Section
-from orchestration.papers.condition import Condition, Repeat
-from orchestration.papers.results import SectionResult, placebo_of
-from orchestration.papers.section_part import size_text
 from orchestration.papers.verdicts import ClaimResult, evaluate_claim, likely_cause
 
 SECTION = Section(
@@ -168,12 +168,12 @@ def tails(count: int, scale: float) -> Condition:
 
 def test_a_tail_needs_a_hundred_flows_beyond_it() -> None:
     made = claim("lower", metric="mice_p99", min_effect=0.3)
-    few, enough = tails(1_000, 0.5), tails(2_000, 0.5)
-    result = evaluate_claim(made, result_of(few))
+    skipped, enough = tails(1_000, 0.5), tails(2_000, 0.5)
+    result = evaluate_claim(made, result_of(skipped))
     assert result.by_transport[""].verdict == "too few flows"
     assert claim_text(result, "") == "1 condition with too few flows"
-    judgement = evaluate_claim(made, result_of(few, enough)).by_transport[""]
-    assert (judgement.verdict, judgement.few, len(judgement.rows)) == ("reproduced", 1, 1)
+    judgement = evaluate_claim(made, result_of(skipped, enough)).by_transport[""]
+    assert (judgement.verdict, judgement.skipped, len(judgement.rows)) == ("reproduced", 1, 1)
     difference = judgement.rows[0].difference
     assert difference is not None
     # the tail of all flows together, not the mean of the repeats' tails
@@ -277,25 +277,25 @@ def test_a_headline_has_a_column_for_each_transport() -> None:
     assert head == "| paper | claim | the paper | DCTCP | DCQCN | likely cause |"
     assert line.count("**reproduced**") == 2
     assert "detectable: " in line
-    assert tally_text([row]) == (
+    assert verdict_counts_text([row]) == (
         "Of the papers' 1 headline under DCTCP: 1 reproduced.\n"
         "Of the papers' 1 headline under DCQCN: 1 reproduced."
     )
 
 
-def test_a_tuner_that_does_not_beat_the_best_static_setting_is_told_so() -> None:
+def test_a_tuner_that_does_not_beat_the_best_static_setting_is_reported() -> None:
     better = {"best-static": OLD, "new": HALF["new"], "placebo-new": OLD}
     even = {"best-static": OLD, "new": NOISE["new"], "placebo-new": OLD}
     worse = {"best-static": HALF["new"], "new": OLD, "placebo-new": HALF["new"]}
-    static, chance = baselines("P", [result_of(*conditions_of(better, even, worse))])
+    static, placebo_verdict = baselines("P", [result_of(*conditions_of(better, even, worse))])
     assert (static.better, static.worse, static.even) == (1, 1, 1)
-    assert chance.rival == "placebo-new", "its own"
-    assert sentence(static) == (
+    assert placebo_verdict.rival == "placebo-new", "its own"
+    assert baseline_sentence(static) == (
         "`new` beats the best static setting in 1 of 3 conditions "
-        "(worse in 1, not to be told from it in 1)."
+        "(worse in 1, not distinguishable from it in 1)."
     )
     static, _ = baselines("P", [result_of(*conditions_of(even, worse))])
-    assert sentence(static).startswith("**`new` does not beat the best static setting**")
+    assert baseline_sentence(static).startswith("**`new` does not beat the best static setting**")
     assert baselines("P", [result_of(*conditions_of({"best-static": OLD}))]) == []
 
 

@@ -264,7 +264,7 @@ def test_the_same_replay_is_left_alone_and_another_spares_its_results(old, tmp_p
     assert replay(old, tmp_path, name="mine").path.stat().st_mtime_ns == written
     replay(old, tmp_path, name="mine", tuners=("amt",))  # nothing has run yet: replaced
     run(replay(old, tmp_path, name="mine"), tmp_path)
-    with pytest.raises(InputError, match="is another replay's"):
+    with pytest.raises(InputError, match="belongs to another replay"):
         replay(old, tmp_path, name="mine", tuners=("amt",))
 
 
@@ -327,11 +327,11 @@ def parent_on_other_hosts(tmp_path: Path) -> Path:
 def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("start_ns,src,dst,bytes,class\n0,h1,h2,9,a\n150001,h3,h2,9,b\n")
-    with pytest.raises(InputError, match="says nothing of its testbed"):
+    with pytest.raises(InputError, match="does not name a testbed"):
         replay(file, tmp_path, tuners=("secn1",))
     with pytest.raises(InputError, match="has no recorded actions"):
         replay(file, tmp_path, testbed="rlcc-7")
-    with pytest.raises(InputError, match=r"is no CSV of flows\n  -> .* closloop import flows"):
+    with pytest.raises(InputError, match=r"is not a CSV of flows\n  -> .* closloop import flows"):
         replay(Path(shutil.copy(file, tmp_path / "mine.pcap")), tmp_path, tuners=("secn1",))
     campaign = replay(
         file, tmp_path, testbed="rlcc-7", tuners=("secn1",), backend="fluid", repeats=2
@@ -347,10 +347,10 @@ def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
     ("changes", "said"),
     [
         ({"backend": "emulate"}, "--on: unknown backend 'emulate'"),
-        ({"repeats": 3}, "--repeats: 3 repeats, and 2 were recorded"),
+        ({"repeats": 3}, "--repeats: 3 repeats are asked for, 2 were recorded"),
         ({"repeats": 10**9, "trials": "*-r1-*"}, "--repeats: 1,000,000,000 repeats are more than"),
         ({"trials": "nothing"}, "no trial of .* is called 'nothing'"),
-        ({"scale_rates": 0.0}, "0 is no factor"),
+        ({"scale_rates": 0.0}, "0 is not a factor"),
         ({"rate": ["h1-h2=1Gbps"]}, "no link 'h1-h2'"),
         ({"tuners": ("{label: x}",)}, "names no tuner"),
     ],

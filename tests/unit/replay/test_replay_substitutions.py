@@ -77,8 +77,8 @@ def refused(run: Path, out: Path, **changes) -> str:
         (DCQCN + "LB_MODE 6\n", ["load balancing by LetFlow"]),
         (DCQCN + "ENABLE_IRN 1\n", ["IRN's loss recovery"]),
         (DCQCN + "ERROR_RATE_PER_LINK 0.01\n", ["random loss of up to 0.01"]),
-        ("", ["its congestion control, which its files do not say", "buffer of 32MiB"]),
-        (None, ["its congestion control, which its files do not say", "buffer of 16MiB", "PFC"]),
+        ("", ["its congestion control, which its files do not name", "buffer of 32MiB"]),
+        (None, ["its congestion control, which its files do not name", "buffer of 16MiB", "PFC"]),
     ],
 )
 def test_an_imported_run_is_not_replayed_under_other_settings(tmp_path, config, decides):
@@ -92,7 +92,7 @@ def test_an_imported_run_is_not_replayed_under_other_settings(tmp_path, config, 
 def test_what_the_refusal_asks_for_is_enough(tmp_path):
     run = imported(tmp_path, DCQCN + "LB_MODE 3\nERROR_RATE_PER_LINK 0.01\n")
     told = refused(run, tmp_path, backend="emulated")
-    words = told.split("name them: ")[1].split(" (")[0].split()
+    words = told.split("choose them: ")[1].split(" (")[0].split()
     options = list(zip(words[::2], words[1::2], strict=True))
     without = tuple(value for option, value in options if option == "--without")
     assert without == ("shared-buffer", "pfc", "load-balancing", "link-loss")
@@ -130,7 +130,7 @@ def test_pfc_that_was_off_is_not_missed(tmp_path):
     run = imported(tmp_path, DCQCN + "ENABLE_PFC 0\n")
     told = refused(run, tmp_path, backend="emulated")
     assert "PFC" not in told
-    with pytest.raises(InputError, match="--without pfc: the replay takes it over"):
+    with pytest.raises(InputError, match="--without pfc: the replay repeats it"):
         replay(run, tmp_path, backend="emulated", without=("pfc",))
 
 
@@ -181,7 +181,7 @@ def test_a_table_of_flows_has_no_congestion_control_to_replay(tmp_path):
     table = import_csv(tmp_path / "flows.csv", tmp_path / "map.yml")
     run = write_imported(table, tmp_path / "runs" / "mine", label="x").folder
     told = refused(run, tmp_path, backend="fluid", tuners=("secn1",))
-    assert "its congestion control, which its files do not say" in told
+    assert "its congestion control, which its files do not name" in told
     assert "dcqcn" not in told  # the fluid model has no RoCE
     replay(run, tmp_path, backend="fluid", tuners=("secn1",), congestion_control="dctcp")
 
@@ -290,7 +290,7 @@ def test_classes_with_a_control_of_their_own_take_the_one_that_is_named(case, tm
         ({"congestion_control": "dctpc"}, "--congestion-control: unknown: 'dctpc'"),
         ({"congestion_control": "program"}, "--congestion-control: unknown: 'program'"),
         ({"without": ("pcf",)}, "--without: unknown: 'pcf'"),
-        ({"without": ("drivers",)}, "--without drivers: the replay takes it over"),
+        ({"without": ("drivers",)}, "--without drivers: the replay repeats it"),
     ],
 )
 def test_a_choice_that_there_is_not_is_refused(case, tmp_path, changes, told):

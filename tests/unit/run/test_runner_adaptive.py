@@ -19,7 +19,7 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.records import FAILED
-from orchestration.papers.results import Compared, _look, measure_campaign
+from orchestration.papers.results import ComparedTrial, _last_analysis, read_measured_trials
 from orchestration.results.interim_analyses import INTERIM_FILE, read_interim_analyses
 from orchestration.run.checked import checked
 from orchestration.run.folder import read_journal
@@ -47,10 +47,10 @@ class Listener:
     """Remembers looks, and can interrupt the run after some trials."""
 
     def __init__(self, interrupt_after=0):
-        self.looks, self.left = [], interrupt_after
+        self.analyses, self.left = [], interrupt_after
 
     def planned(self, trials, finished, jobs):
-        self.looks.append((trials, finished))
+        self.analyses.append((trials, finished))
 
     def started(self, trial):
         pass
@@ -67,7 +67,7 @@ class Listener:
         self.finished(trial, failure)
 
     def on_interim_analysis(self, found, rule, trials, finished):
-        self.looks.append((trials, finished, [item.in_words(rule) for item in found]))
+        self.analyses.append((trials, finished, [item.in_words(rule) for item in found]))
 
     def tick(self):
         pass
@@ -128,8 +128,8 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
         ("pattern calm", 3, 1, "width"),
     ]
     # 12 trials, then two repeats of busy, then three
-    assert [item[:2] for item in listener.looks] == [(12, 0), (16, 0), (22, 0), (22, 0)]
-    assert listener.looks[1][2][1] == (
+    assert [item[:2] for item in listener.analyses] == [(12, 0), (16, 0), (22, 0), (22, 0)]
+    assert listener.analyses[1][2][1] == (
         "pattern calm: 3 repeats, slowdown_mean known to ±0.0%; within ±1%, done"
     )
     found = read_interim_analyses(tmp_path / "tiny")
@@ -145,8 +145,8 @@ def test_neither_jobs_nor_who_ends_first_changes_what_is_run(load, tmp_path):
         run(campaign, tmp_path / str(jobs), jobs=jobs)
     one, two, five = (tmp_path / name for name in "125")
     assert flows(one) == flows(two) == flows(five)
-    looks = {(out / "tiny" / INTERIM_FILE).read_bytes() for out in (one, two, five)}
-    assert len(looks) == 1
+    analyses = {(out / "tiny" / INTERIM_FILE).read_bytes() for out in (one, two, five)}
+    assert len(analyses) == 1
     started = [[e["trial"] for e in journal(out, "trial-started")] for out in (one, two, five)]
     # complete blocks, in the campaign's order
     assert started[0] == started[1] == started[2]
@@ -196,7 +196,7 @@ def test_the_same_command_runs_nothing_twice(load, tmp_path):
     run(load(), tmp_path)
     summary, listener = run(load(), tmp_path)
     assert (summary.skipped, summary.finished, summary.trials) == (22, 0, 22)
-    assert listener.looks[-1][:2] == (22, 22)
+    assert listener.analyses[-1][:2] == (22, 22)
 
 
 class Failing(FluidBackend):
@@ -270,9 +270,9 @@ def test_a_metric_that_does_not_exist_is_refused_with_its_line(load, tmp_path):
 @pytest.mark.slow
 def test_the_report_reads_each_condition_at_its_look(runs):
     summary = summarise(runs / "tiny")
-    looks = {condition.label: condition.interim for condition in summary.conditions}
+    analyses = {condition.label: condition.interim for condition in summary.conditions}
     planned = AnalysisPlan((3, 5, 8))
-    assert looks == {"pattern busy": planned.at(8), "pattern calm": planned.at(3)}
+    assert analyses == {"pattern busy": planned.at(8), "pattern calm": planned.at(3)}
     busy = next(c for c in summary.conditions if c.label == "pattern busy")
     for arm in busy.arms:
         values = [trial.metrics.scalars["slowdown_mean_all"] for trial in arm.valid]
@@ -283,9 +283,9 @@ def test_the_report_reads_each_condition_at_its_look(runs):
 
 @pytest.mark.slow
 def test_papers_and_comparisons_read_them_at_their_look_too(runs, load, tmp_path):
-    measured = measure_campaign(runs / "tiny", lambda done, total: None)
-    busy = [Compared("t", {}, trial) for trial in measured if trial.cell["pattern"] == "busy"]
-    assert _look(busy, {}).repeats == 8
+    measured = read_measured_trials(runs / "tiny", lambda done, total: None)
+    busy = [ComparedTrial("t", {}, trial) for trial in measured if trial.cell["pattern"] == "busy"]
+    assert _last_analysis(busy, {}).repeats == 8
     campaign = load("3")
     run(dataclasses.replace(campaign, name="tiny"), tmp_path)
     (found,) = compare_runs([runs / "tiny", tmp_path / "tiny"], Margins())

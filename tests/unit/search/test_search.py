@@ -26,18 +26,18 @@ from orchestration.core.errors import ClosloopError, InputError
 from orchestration.results.reader import finished_trials
 from orchestration.search.halving import (
     SEARCH,
-    Ask,
-    Figures,
     Halving,
+    MetricValues,
     SearchBudget,
     Seed,
-    budget,
-    seeds_of,
+    TrialKey,
+    first_seeds,
+    stage_costs,
 )
 from orchestration.search.request import SearchRequest
 from orchestration.search.run import plan_search
 from orchestration.search.space import Dimension, Setting, Space, threshold_space, with_ranges
-from orchestration.search.verbs import _alike, _of_group
+from orchestration.search.verbs import _indistinguishable, _of_group
 from orchestration.search.verify import VERIFICATION, verify
 
 SIZE = Dimension("kmin_bytes", 1_000, 400_000, 1_000, 400_000, ("packet", "buffer"))
@@ -61,10 +61,10 @@ class Objective:
         higher: bool = False,
     ) -> None:
         self.law, self.noise = law, noise
-        self.figures = Figures(higher=higher)
+        self.figures = MetricValues(higher=higher)
         self.stages: list[tuple[str, int]] = []
 
-    def measure(self, stage: str, asks: list[Ask]) -> None:
+    def measure(self, stage: str, asks: list[TrialKey]) -> None:
         new = [ask for ask in asks if ask not in self.figures]
         self.stages.append((stage, len(new)))
         for ask in new:
@@ -73,13 +73,13 @@ class Objective:
             own = 1 + self.noise * math.sin(digest)
             self.figures.add(ask, shared * own * self.law(dict(ask.setting), ask.condition))
 
-    def search(self, space: Space, conditions: int, effort: SearchBudget, seed: int = 1) -> Halving:
-        found = Halving(space, range(conditions), effort, self.figures, self.measure, seed)
+    def search(self, space: Space, conditions: int, budget: SearchBudget, seed: int = 1) -> Halving:
+        found = Halving(space, range(conditions), budget, self.figures, self.measure, seed)
         found.run()
         return found
 
 
-def hash_of(ask: Ask) -> int:
+def hash_of(ask: TrialKey) -> int:
     numbers = [float(value) for _, value in ask.setting]
     return int(sum(numbers) * 7919) % 100_003 + 31 * ask.seed.number
 
@@ -107,7 +107,7 @@ def test_it_finds_a_known_optimum_and_the_optimum_of_each_condition() -> None:
         assert octaves(best["pmax"], 0.2) < 1
     single = dict(found.best(1)[0])
     assert 4_000 * 0.7 < float(single["kmin_bytes"]) < 64_000 * 1.4
-    regrets = objective.figures.mean_regret(found.best(3), (0, 1), seeds_of(9))
+    regrets = objective.figures.mean_regret(found.best(3), (0, 1), first_seeds(9))
     assert [regrets[s] for s in found.best(3)] == sorted(regrets.values())
 
 
@@ -157,12 +157,12 @@ def test_a_search_follows_its_seed_and_nothing_else() -> None:
 
 
 def test_it_tries_no_more_than_its_plan_says() -> None:
-    for conditions, effort in itertools.product(
+    for conditions, budget in itertools.product(
         (1, 3), (SearchBudget(27, 2, 4), SearchBudget(10, 1, 4))
     ):
         objective = Objective(bowl(20_000, 80_000, 0.2), 0.01)
-        objective.search(SPACE, conditions, effort)
-        maximum = sum(count for _, count in budget(effort, conditions, 9))
+        objective.search(SPACE, conditions, budget)
+        maximum = sum(count for _, count in stage_costs(budget, conditions, 9))
         assert len(objective.figures) <= maximum
 
 
@@ -190,9 +190,9 @@ def test_the_first_settings_fill_the_space_and_include_the_known_ones() -> None:
 def test_fresh_seeds_undo_the_winners_curse() -> None:
     """With nothing but luck to choose by, no finalist differs from another on fresh seeds."""
     objective = Objective(lambda one, at: 10.0, noise=0.2)
-    effort = SearchBudget(27, 0, 60)
-    found = objective.search(SPACE, 1, effort)
-    answer = verify(found, {0: {}}, effort.verify, objective.figures, objective.measure, {})
+    budget = SearchBudget(27, 0, 60)
+    found = objective.search(SPACE, 1, budget)
+    answer = verify(found, {0: {}}, budget.verify, objective.figures, objective.measure, {})
     assert not any(one.told_apart for one in answer.ranking)
     assert answer.conditions[0].headroom.mean == 0
     asked = {ask.seed.purpose for ask in objective.figures._of}
@@ -217,17 +217,17 @@ def test_settings_that_differ_at_no_seed_are_called_identical() -> None:
     assert said[1:] == [
         "  identical to it at every seed:",
         "    with kmin 2KB",
-        "  cannot be told from it:",
+        "  not distinguishable from it:",
         "    with kmin 3KB: +0.0 % [-10.0, +10.0]",
     ]
-    assert not any("cannot be told" in line for line in _alike(ranks[:2]))
+    assert not any("cannot be told" in line for line in _indistinguishable(ranks[:2]))
 
 
 def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -> None:
     objective = Objective(bowl(4_000, 16_000, 0.2), noise=0.001)
-    effort = SearchBudget(27, 3, 8)
-    found = objective.search(SPACE, 2, effort)
-    answer = verify(found, {0: {}, 1: {}}, effort.verify, objective.figures, objective.measure, {})
+    budget = SearchBudget(27, 3, 8)
+    found = objective.search(SPACE, 2, budget)
+    answer = verify(found, {0: {}, 1: {}}, budget.verify, objective.figures, objective.measure, {})
     assert answer.conditions[0].ranking[-1].told_apart
     assert not answer.conditions[0].ranking[0].told_apart
     # half of 4 octaves in two dimensions at 5 % each, over the oracle's own 10 x 1.0
@@ -237,20 +237,20 @@ def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -
 
 
 def test_a_setting_without_a_figure_ranks_last_and_a_seed_without_any_falls_away() -> None:
-    figures = Figures()
-    seeds = seeds_of(2)
+    figures = MetricValues()
+    seeds = first_seeds(2)
     one, other, third = (((("x", n),)) for n in (1, 2, 3))
     for setting, values in ((one, (2.0, math.nan)), (other, (3.0, math.nan)), (third, (1.0, 1.0))):
         for seed, value in zip(seeds, values, strict=True):
-            figures.add(Ask(setting, 0, seed), value)
+            figures.add(TrialKey(setting, 0, seed), value)
     regrets = figures.regret([one, other, third], 0, seeds)
     assert regrets == {one: math.inf, other: math.inf, third: 0.0}
-    missing = Figures()
+    missing = MetricValues()
     for setting, value in ((one, 2.0), (other, 3.0)):
-        missing.add(Ask(setting, 0, seeds[0]), value)
-        missing.add(Ask(setting, 0, seeds[1]), math.nan)
+        missing.add(TrialKey(setting, 0, seeds[0]), value)
+        missing.add(TrialKey(setting, 0, seeds[1]), math.nan)
     assert missing.regret([one, other], 0, seeds) == {one: 0.0, other: 0.5}
-    missing.add(Ask(one, 1, seeds[0]), 0.0)
+    missing.add(TrialKey(one, 1, seeds[0]), 0.0)
     with pytest.raises(ClosloopError, match="regret is relative"):
         missing.regret([one], 1, seeds[:1])
 
@@ -329,7 +329,7 @@ ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
 
 
 @pytest.mark.parametrize(
-    ("effort", "said"),
+    ("budget", "expected"),
     [
         (
             SearchBudget(10**9, 0, 2),
@@ -345,16 +345,18 @@ ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
         ),
     ],
 )
-def test_an_effort_without_end_is_refused(tmp_path: Path, effort: SearchBudget, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        plan_search(SearchRequest(write(tmp_path), effort=effort))
+def test_a_budget_without_end_is_refused(
+    tmp_path: Path, budget: SearchBudget, expected: str
+) -> None:
+    with pytest.raises(InputError, match=expected):
+        plan_search(SearchRequest(write(tmp_path), budget=budget))
 
 
 def test_the_plan_starts_nothing(tmp_path: Path) -> None:
     text = run(write(tmp_path), tmp_path / "runs", "--plan", "--json")
     assert (
         json.loads(text)["trials"]
-        == plan_search(SearchRequest(write(tmp_path), effort=SearchBudget(4, 0, 2))).trials
+        == plan_search(SearchRequest(write(tmp_path), budget=SearchBudget(4, 0, 2))).trials
     )
     assert not (tmp_path / "runs").exists()
 
@@ -369,10 +371,10 @@ def test_a_group_has_its_own_best_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"metric": "slow"}, "no setting is chosen by 'slow'"),
-        ({"metric": "lost_share"}, "no setting is chosen by 'lost_share'"),
-        ({"over": "pmax"}, "nothing is called 'pmax'"),
-        ({"with_dcqcn": True}, "not all conditions have hosts under DCQCN"),
+        ({"metric": "slow"}, "settings cannot be chosen by 'slow'"),
+        ({"metric": "lost_share"}, "settings cannot be chosen by 'lost_share'"),
+        ({"over": "pmax"}, "unknown: 'pmax'"),
+        ({"with_dcqcn": True}, "not all conditions have hosts with DCQCN"),
         ({"ranges": ("kmin=1KB:2KB",)}, "there are kmin_bytes"),
         ({"ranges": ("kmin_bytes=2KB:1KB",)}, "not a range inside the limits 1000"),
         ({"ranges": ("kmin_bytes",)}, "write it like kmin_bytes=1KB:200KB"),
@@ -383,7 +385,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(
 ) -> None:
     request = SearchRequest(write(tmp_path), **how)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=says):
-        _ = request.objective, request.scene, request.groups
+        _ = request.objective, request.searched, request.groups
 
 
 def test_dcqcns_parameters_are_searched_where_hosts_have_it(tmp_path: Path) -> None:
@@ -394,7 +396,7 @@ def test_dcqcns_parameters_are_searched_where_hosts_have_it(tmp_path: Path) -> N
     (group,) = wide.groups
     names = [one.name for one in group.space.dimensions]
     assert names[-3:] == ["rate_reduce_monitor_period", "clamp_tgt_rate", "min_time_between_cnps"]
-    trial = wide.scene.trial(Ask(group.space.first(9, 1)[8], 0, Seed(SEARCH, 1)))
+    trial = wide.searched.trial(TrialKey(group.space.first(9, 1)[8], 0, Seed(SEARCH, 1)))
     assert trial.tuner.params["rpg_ai_rate"] > 0
     alone = SearchRequest(write(tmp_path, text), over="dcqcn").groups[0].space
     settings: list[Setting] = alone.first(20, 1)

@@ -1,4 +1,4 @@
-"""Turn the request for a replay into drafts of campaigns, which have no name or folder yet."""
+"""Turn a request for a replay into specs of campaigns, which have no name and no folder yet."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from orchestration.core.trial import CLOSLOOP, LINUX, HostSpec, TrialSpec
 from orchestration.replay.campaign_file import (
     ReplayCampaign,
     TunerEntry,
-    other_tuners,
+    parse_tuners,
     recorded_tuner,
     with_checkpoint,
 )
-from orchestration.replay.recordings import (
-    Group,
+from orchestration.replay.request import ReplayRequest
+from orchestration.replay.substitutions import (
+    can_balance_load,
+    check_choices,
+    check_substitutions,
+    fabric_of,
+    has_roce,
+    hosts_with_control,
+    programs_send,
+    ran_by_closloop,
+    transport,
+)
+from orchestration.replay.traces import (
+    TrialGroup,
     class_order,
     find_parents,
     group_parents,
-    keeps_numbers,
+    keeps_flow_numbers,
     schedule_of,
     shared_schedule,
     write_actions,
-)
-from orchestration.replay.request import ReplayRequest
-from orchestration.replay.substitutions import (
-    balances,
-    check_choices,
-    fabric_of,
-    has_roce,
-    host_under,
-    programs_send,
-    runs,
-    settle,
-    transport,
 )
 from traffic.patterns.replay import COLUMNS, read_flows
 from traffic.schedule import class_names
@@ -56,7 +56,7 @@ _TIMES = ("drain", "sample_period", "action_period", "decision_latency")
 _FLOWS_FILE = "flows.csv"
 _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
-# Of one trial. The campaign file of a replay lists each, and may have 8 MiB.
+# Of a single trial. The replay's campaign file lists each repeat, and may have 8 MiB.
 _MAX_REPEATS = 10_000
 
 
@@ -71,52 +71,55 @@ def backend_of(request: ReplayRequest, recorded: str) -> str:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """The content of one campaign.
+class ReplaySpec:
+    """The content of one campaign of a replay.
 
-    `parent` is the replayed run, `apart` distinguishes this campaign from others of the same call,
-    `others` are the tuners besides the recordings, and `testbed` is the recorded one. `write` puts
-    the recordings into a folder, given the testbed of the replay and the campaign's name.
+    `parent` names the replayed run, and `group_label` distinguishes this campaign from the others
+    of the same request. `other_tuners` are the tuners besides the recorded actions. `testbed` is
+    the recorded one, None for a file of flows. `write` writes flows and actions into a folder,
+    given the testbed of the replay and the campaign's name, and returns the campaign.
     """
 
     parent: str
-    apart: str
+    group_label: str
     backend: str
     testbed: Testbed | None
-    others: tuple[TunerEntry, ...]
+    other_tuners: tuple[TunerEntry, ...]
     notes: tuple[str, ...]
     write: Callable[[Path, Testbed, str], ReplayCampaign]
 
 
-def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
-    """Return a draft for each group of trials that one campaign can replay, or for a flow file.
+def replay_specs(request: ReplayRequest) -> tuple[ReplaySpec, ...]:
+    """Return a spec for each group of trials that one campaign can replay, or for a flow file.
 
     Raises InputError for trials that cannot be replayed.
     """
-    others = other_tuners(request.tuners)
+    other_tuners = parse_tuners(request.tuners)
     if request.run.is_file():
-        return (_of_flows(request, others),)
+        return (_spec_of_flow_file(request, other_tuners),)
     groups = group_parents(find_parents(request.run, request.trials))
-    return tuple(_draft(request, group, others) for group in groups)
+    return tuple(_replay_spec(request, group, other_tuners) for group in groups)
 
 
-def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
+def _replay_spec(
+    request: ReplayRequest, group: TrialGroup, other_tuners: tuple[TunerEntry, ...]
+) -> ReplaySpec:
     trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if not capabilities(backend).runs:
-        what = "it was imported, and nothing runs where it came from"
-        raise InputError.single(str(request.run), what, "say where to replay it: --on emulated")
-    group = _chosen(group, request.repeats)
+        what = "it was imported, and closloop cannot run the program that it is from"
+        raise InputError.single(str(request.run), what, "choose a backend: --on emulated")
+    group = _limit_repeats(group, request.repeats)
     single = len(group.repeats) == 1
     flows = _FLOWS_FILE if single else f"flows-{REPEAT}.csv"
     order = _class_order(group)
-    declared = _declared(trial.spec, order)
-    notes = settle(trial, declared, backend, request)
+    declared = _declared_patterns(trial.spec, order)
+    notes = check_substitutions(trial, declared, backend, request)
     sent = transport(trial, order, declared, request.congestion_control)
     patterns = _patterns(flows, declared, order, backend, sent.patterns)
-    firsts = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
-    if not all(keeps_numbers(schedule_of(one), order, one.testbed) for one in firsts):
-        notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
+    firsts = [group.of_repeat(repeat)[0].trial for repeat in group.repeats]
+    if not all(keeps_flow_numbers(schedule_of(first), order, first.testbed) for first in firsts):
+        notes.append("the replay renumbers the flows: they are not in the order of a schedule")
     with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
     balancing = trial.spec.load_balancing
 
@@ -125,10 +128,12 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             schedule = shared_schedule(group, repeat)
             columns = {column: schedule[column] for column in COLUMNS}
             write_csv(folder / of_repeat(flows, repeat), columns)
-        kept = tuple(with_checkpoint(entry, folder) for entry in others)
-        recorded = list(_recorded(request, group, folder, testbed, [e.label for e in others]))
-        listed = list(_listed(request, group, recorded, kept))
-        times = _TIMES if runs(trial.spec) else ("sample_period",)
+        kept = tuple(with_checkpoint(entry, folder) for entry in other_tuners)
+        recorded = list(
+            _recorded_tuners(request, group, folder, testbed, [e.label for e in other_tuners])
+        )
+        listed = list(_parent_trials(request, group, recorded, kept))
+        times = _TIMES if ran_by_closloop(trial.spec) else ("sample_period",)
         return ReplayCampaign(
             name=name,
             backend=backend,
@@ -145,50 +150,50 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             fabric=fabric_of(trial) if with_fabric else LINUX,
             clock=trial.spec.clock if capabilities(backend).on(trial.spec.clock) else "",
             faults=trial.spec.faults,
-            load_balancing=balancing if balances(backend, balancing) else ECMP,
+            load_balancing=balancing if can_balance_load(backend, balancing) else ECMP,
         )
 
     parent = trial.spec.campaign
-    if len(group.recordings) == 1:
+    if len(group.recorded) == 1:
         parent += f"-{group.first.label}-r{group.first.repeat}"
-    return Draft(
+    return ReplaySpec(
         parent=parent,
-        apart=group.factors,
+        group_label=group.factors,
         backend=backend,
         testbed=trial.testbed,
-        others=others,
+        other_tuners=other_tuners,
         notes=tuple(notes),
         write=write,
     )
 
 
-def _chosen(group: Group, repeats: int | None) -> Group:
-    """Return the group with its first `repeats` repeats; a single one may be replayed often."""
+def _limit_repeats(group: TrialGroup, repeats: int | None) -> TrialGroup:
+    """Return the group with its first `repeats` repeats; a single repeat is replayed that often."""
     recorded = group.repeats
     if repeats is None:
         return group
     if repeats > len(recorded) > 1:
-        what = f"{repeats} repeats, and {len(recorded)} were recorded"
+        what = f"{repeats} repeats are asked for, {len(recorded)} were recorded"
         remedy = f"use at most {len(recorded)}, or replay one of its trials as often as you like"
         raise InputError.single("--repeats", what, remedy)
     if repeats > _MAX_REPEATS:
         what = f"{repeats:,} repeats are more than {_MAX_REPEATS:,}"
-        raise InputError.single("--repeats", what, "use fewer: the file of a replay lists each")
+        raise InputError.single("--repeats", what, "use fewer: the replay's file lists each")
     kept = recorded[:repeats]
-    return Group(group.factors, tuple(r for r in group.recordings if r.repeat in kept))
+    return TrialGroup(group.factors, tuple(r for r in group.recorded if r.repeat in kept))
 
 
-def _class_order(group: Group) -> tuple[str, ...]:
+def _class_order(group: TrialGroup) -> tuple[str, ...]:
     """Return the classes of all repeats in the order of their patterns."""
-    found: dict[str, None] = {}
+    used: dict[str, None] = {}
     for repeat in group.repeats:
         trial = group.of_repeat(repeat)[0].trial
-        found |= dict.fromkeys(class_order(trial, schedule_of(trial)))
+        used |= dict.fromkeys(class_order(trial, schedule_of(trial)))
     declared = class_names(group.first.spec.traffic)
-    return tuple(name for name in declared if name in found) or tuple(found)
+    return tuple(name for name in declared if name in used) or tuple(used)
 
 
-def _declared(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
+def _declared_patterns(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
     """Return the patterns of the classes that have flows; imported flows have none."""
     declared = dict(zip(class_names(spec.traffic), spec.traffic, strict=True))
     return {name: declared[name] for name in order if name in declared}
@@ -201,10 +206,10 @@ def _patterns(
     backend: str,
     controls: Mapping[str, str],
 ) -> tuple[dict[str, Any], ...]:
-    """Return the entries of `traffic`, one for each class, with what it was sent by."""
+    """Return the entries of `traffic`, one for each class, with the driver that sent it."""
     patterns = []
     for name in order:
-        pattern, fields = declared.get(name), _replay_of(file, name)
+        pattern, fields = declared.get(name), _replay_pattern(file, name)
         if pattern is not None and pattern.queue_class:
             fields["queue_class"] = pattern.queue_class
         if pattern is not None and pattern.driver != SOCKETS and programs_send(backend):
@@ -215,50 +220,49 @@ def _patterns(
     return tuple(patterns)
 
 
-def _replay_of(file: str, klass: str) -> dict[str, Any]:
+def _replay_pattern(file: str, klass: str) -> dict[str, Any]:
     return {"kind": "replay", "file": file, "class": klass}
 
 
-def _recorded(
-    request: ReplayRequest, group: Group, folder: Path, testbed: Testbed, taken: Sequence[str]
+def _recorded_tuners(
+    request: ReplayRequest, group: TrialGroup, folder: Path, testbed: Testbed, taken: Sequence[str]
 ) -> Iterator[tuple[str, TunerEntry]]:
-    """Write the actions of each recorded tuner; yield its label and its entry."""
+    """Write the actions of each recorded tuner; yield its label and its entry in the campaign."""
     if RECORDED not in request.tuners:
         return
     single = len(group.repeats) == 1
-    for number, label in enumerate(dict.fromkeys(item.label for item in group.recordings), 1):
+    for number, label in enumerate(dict.fromkeys(item.label for item in group.recorded), 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in label)[:40] or str(number)
         ending = f"-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
-        trials = {r.repeat: r.trial for r in group.recordings if r.label == label}
+        trials = {r.repeat: r.trial for r in group.recorded if r.label == label}
         scaled_to = testbed if request.scale_thresholds else None
         files = write_actions(folder, ending, trials, scaled_to)
         yield label, recorded_tuner(label, files, taken)
 
 
-def _listed(
+def _parent_trials(
     request: ReplayRequest,
-    group: Group,
+    group: TrialGroup,
     recorded: Sequence[tuple[str, TunerEntry]],
-    others: Sequence[TunerEntry],
+    other_tuners: Sequence[TunerEntry],
 ) -> Iterator[dict[str, Any]]:
-    """Yield which trial each tuner and repeat replays.
+    """Yield the entries of `parent.trials`: which trial each tuner and repeat replays.
 
-    Other tuners replay the first recording of the repeat: all of its recordings have the same
-    flows.
+    Other tuners replay the first recorded trial of the repeat; all of them have the same flows.
     """
     called = dict(recorded)
     for repeat, source, seed in _repeats(request, group):
         recordings = group.of_repeat(source)
         pairs = [(called[r.label].label, r) for r in recordings if r.label in called]
-        pairs += [(entry.label, recordings[0]) for entry in others]
+        pairs += [(entry.label, recordings[0]) for entry in other_tuners]
         for label, recording in pairs:
             own = recording.spec.seed if seed is None else seed
             trial = {"trial": recording.id, "sha256": recording.sha256}
             yield {"tuner": label, "repeat": repeat, "seed": own, **trial}
 
 
-def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
-    """Yield each repeat, the recorded repeat that it replays, and its seed if it is a new one."""
+def _repeats(request: ReplayRequest, group: TrialGroup) -> Iterator[tuple[int, int, int | None]]:
+    """Yield each repeat, the recorded repeat that it replays, and its seed if that is new."""
     for repeat in group.repeats:
         yield repeat, repeat, None
     if request.repeats is None or len(group.repeats) > 1:
@@ -269,14 +273,14 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
         yield repeat, recorded, trial_seed(group.first.spec.seed, repeat, "replay")
 
 
-def _of_flows(request: ReplayRequest, others: tuple[TunerEntry, ...]) -> Draft:
-    """Return the draft of a replay of a flow file. Raises InputError for a bad one.
+def _spec_of_flow_file(request: ReplayRequest, other_tuners: tuple[TunerEntry, ...]) -> ReplaySpec:
+    """Return the spec of a replay of a flow file. Raises InputError if the file is invalid.
 
-    The trial lasts until the start of the last flow, in whole sampling periods.
+    The trial lasts until the last flow starts, rounded up to whole sampling periods.
     """
     if request.run.suffix != ".csv":
         remedy = f"make one of a capture or of flow records: closloop import flows {request.run}"
-        raise InputError.single(str(request.run), "is no CSV of flows", remedy)
+        raise InputError.single(str(request.run), "is not a CSV of flows", remedy)
     problems = []
     if RECORDED in request.tuners:
         remedy = "name a tuner that decides: --tuner secn1"
@@ -293,19 +297,19 @@ def _of_flows(request: ReplayRequest, others: tuple[TunerEntry, ...]) -> Draft:
     check_choices(request)
     flows = read_flows(str(request.run))
     if not len(flows):
-        raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
+        raise InputError.single(str(request.run), "has no flows", "give a file with flows")
     backend = backend_of(request, _DEFAULT_BACKEND)
     duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         shutil.copyfile(request.run, folder / _FLOWS_FILE)
         control = request.congestion_control
-        host = host_under(control, testbed, HostSpec()) if control else None
+        host = hosts_with_control(control, testbed, HostSpec()) if control else None
         return ReplayCampaign(
             name=name,
             backend=backend,
-            tuners=tuple(with_checkpoint(entry, folder) for entry in others),
-            patterns=tuple(_replay_of(_FLOWS_FILE, klass) for klass in flows.klass.names),
+            tuners=tuple(with_checkpoint(entry, folder) for entry in other_tuners),
+            patterns=tuple(_replay_pattern(_FLOWS_FILE, klass) for klass in flows.klass.names),
             repeats=request.repeats or 1,
             duration_ns=duration_ns,
             parent_run=request.run.name,
@@ -314,4 +318,4 @@ def _of_flows(request: ReplayRequest, others: tuple[TunerEntry, ...]) -> Draft:
             fabric=CLOSLOOP if has_roce(backend, host) else LINUX,
         )
 
-    return Draft(request.run.stem, "", backend, None, others, (), write)
+    return ReplaySpec(request.run.stem, "", backend, None, other_tuners, (), write)

@@ -1,6 +1,6 @@
-"""What a replay reads of trials: which they are, their flows, and their actions by knobs.
+"""The recorded trials that are replayed: their flows, and their actions by knob.
 
-They are the trial of one folder, or the valid trials of a run folder. Those that differ only in
+They are the trial of one folder, or the valid trials of a run folder. Trials that differ only in
 tuner, seed and repeat form a group, which one campaign can replay.
 """
 
@@ -34,13 +34,13 @@ from traffic.schedule import class_names
 from tuners.recorded import columns_of, faults
 
 _GLOB = "*?["
-# A reading that began up to a tenth of a period early still belongs to the sampling time.
+# A reading that begins up to a tenth of a period early still belongs to the next sampling time.
 _EARLY_SHARE = 10
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A trial to replay, the SHA-256 of its trial.json, and its label and repeat in the replay."""
+class RecordedTrial:
+    """A trial to replay: the SHA-256 of its trial.json, and its label and repeat in the replay."""
 
     trial: TrialResult
     sha256: str
@@ -59,57 +59,59 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The recordings of one campaign, by label and repeat.
+class TrialGroup:
+    """The recorded trials that one campaign replays, sorted by label and repeat.
 
-    `factors` are those that distinguish it from other groups, such as `load-0.3-size-1MB`.
+    `factors` are the levels that distinguish the group from others, such as `load-0.3-size-1MB`.
     """
 
     factors: str
-    recordings: tuple[Recording, ...]
+    recorded: tuple[RecordedTrial, ...]
 
     @property
     def repeats(self) -> tuple[int, ...]:
         """The repeats that were recorded."""
-        return tuple(sorted({item.repeat for item in self.recordings}))
+        return tuple(sorted({item.repeat for item in self.recorded}))
 
     @property
-    def first(self) -> Recording:
-        """The first recording; all have the same settings."""
-        return self.recordings[0]
+    def first(self) -> RecordedTrial:
+        """The first recorded trial; all have the same settings."""
+        return self.recorded[0]
 
-    def of_repeat(self, repeat: int) -> tuple[Recording, ...]:
-        """Return the recordings of a repeat, which all have the same flows."""
-        return tuple(item for item in self.recordings if item.repeat == repeat)
+    def of_repeat(self, repeat: int) -> tuple[RecordedTrial, ...]:
+        """Return the recorded trials of a repeat, which all have the same flows."""
+        return tuple(item for item in self.recorded if item.repeat == repeat)
 
 
-def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
-    """Return the trials to replay: the one of a trial's folder, or the valid ones of a run.
+def find_parents(run: Path, pattern: str = "") -> tuple[RecordedTrial, ...]:
+    """Return the trials to replay: the trial of a trial's folder, or the valid ones of a run.
 
     `pattern` selects trials of a run by name, with `*`, `?` and `[...]`. An invalid trial is
-    replayed only if it is given by its folder or by its full name.
+    replayed only if the user gives its folder or its full name.
 
-    Raises InputError for a folder that is neither, and if no trial is left to replay.
+    Raises InputError for other folders, and if no trial is left to replay.
     """
-    chosen = named_trials(run, pattern, "--trials")
-    one_meant = chosen == [run] or (bool(pattern) and not any(sign in pattern for sign in _GLOB))
+    chosen = match_trials(run, pattern, "--trials")
+    named = chosen == [run] or (bool(pattern) and not any(sign in pattern for sign in _GLOB))
     trials = gather(read_trial, chosen)
-    valid = [trial for trial in trials if one_meant or trial.stamp.valid]
+    valid = [trial for trial in trials if named or trial.stamp.valid]
     if not valid:
         what = f"none of its {len(trials)} trials is valid"
-        remedy = f"to replay one nevertheless, name it: {trials[0].folder}"
+        remedy = f"to replay an invalid trial, name it: {trials[0].folder}"
         raise InputError.single(str(run), what, remedy)
     return tuple(
-        Recording(one, sha256_of(one.folder / TRIAL_FILE), tuner_called(one.spec), one.spec.repeat)
-        for one in valid
+        RecordedTrial(
+            trial, sha256_of(trial.folder / TRIAL_FILE), tuner_called(trial.spec), trial.spec.repeat
+        )
+        for trial in valid
     )
 
 
-def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
-    """Return the folder of one trial, or those of a run's trials whose names match a pattern.
+def match_trials(run: Path, pattern: str, option: str) -> list[Path]:
+    """Return the folder of a single trial, or those of a run's trials whose names match a pattern.
 
-    Without a pattern these are all. Raises InputError, about the pattern's `option`, for a folder
-    that is neither, and if no name matches.
+    Without a pattern all trials match. `option` names the pattern in errors. Raises InputError for
+    a folder that is neither a trial's nor a run's, and if no name matches.
     """
     if (run / TRIAL_FILE).is_file():
         if pattern:
@@ -118,16 +120,17 @@ def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
         return [run]
     folders = finished_trials(run)
     if not folders:
-        raise InputError([_nothing(run)])
+        raise InputError([_nothing_to_replay(run)])
     chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
     if not chosen:
         what = f"no trial of {run} is called {pattern!r}"
-        remedy = f"its first is {folders[0].name}; * stands for anything"
+        remedy = f"its first is {folders[0].name}; * stands for any text"
         raise InputError.single(option, what, remedy)
     return chosen
 
 
-def _nothing(run: Path) -> Problem:
+def _nothing_to_replay(run: Path) -> Problem:
+    """Return the problem with a folder that has no finished trials."""
     where = str(run)
     if not run.exists():
         remedy = (
@@ -136,28 +139,33 @@ def _nothing(run: Path) -> Problem:
         return Problem(where, "there is no such file or folder", remedy)
     runs = sorted(path.name for path in run.iterdir() if finished_trials(path))
     if runs:
-        return Problem(where, f"holds {len(runs)} runs", f"give one of them: {run / runs[0]}")
+        return Problem(where, f"has {len(runs)} runs", f"give one of them: {run / runs[0]}")
     remedy = "give a run folder with finished trials, runs/<campaign>, or the folder of one trial"
     return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
 
 
-def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
-    """Return the parents in groups, one per campaign. Repeats keep their numbers, so they pair."""
-    found: dict[str, list[Recording]] = {}
+def group_parents(parents: Sequence[RecordedTrial]) -> tuple[TrialGroup, ...]:
+    """Return the parents in groups, one for each campaign.
+
+    Repeats keep their numbers, so that they are paired in comparisons.
+    """
+    by_key: dict[str, list[RecordedTrial]] = {}
     for parent in parents:
-        found.setdefault(_key(parent), []).append(parent)
+        by_key.setdefault(_key(parent), []).append(parent)
     groups = []
-    for group in found.values():
+    for group in by_key.values():
         spec = group[0].spec
         factors = "-".join(in_words(spec.cell, "-")) or tuner_called(spec)
-        groups.append(Group(factors if len(found) > 1 else "", tuple(_apart(group))))
+        groups.append(
+            TrialGroup(factors if len(by_key) > 1 else "", tuple(_with_unique_names(group)))
+        )
     return tuple(groups)
 
 
-def _key(parent: Recording) -> str:
+def _key(parent: RecordedTrial) -> str:
     """Return a key that is equal for parents that one campaign file can describe.
 
-    It contains the fabric itself instead of the name of its file.
+    It contains the fabric itself, not the name of its file.
     """
     spec = parent.spec
     shared = settings(replace(spec, testbed="", files={}))
@@ -168,8 +176,8 @@ def _key(parent: Recording) -> str:
     return json.dumps([shared, times, imported, fabric], sort_keys=True)
 
 
-def _apart(group: Sequence[Recording]) -> list[Recording]:
-    """Return the recordings with unique labels and repeats, sorted by both."""
+def _with_unique_names(group: Sequence[RecordedTrial]) -> list[RecordedTrial]:
+    """Return the trials with unique pairs of label and repeat, sorted by these."""
     labels = [item.label for item in group]
     repeats = [item.repeat for item in group]
     if len(set(zip(labels, repeats, strict=True))) < len(group):
@@ -177,12 +185,12 @@ def _apart(group: Sequence[Recording]) -> list[Recording]:
         labels = ["-".join(map(str, item.spec.cell.values())) or item.spec.id for item in group]
     if len(set(labels)) == 1 and (min(repeats) < 1 or len(set(repeats)) < len(repeats)):
         repeats = list(range(1, len(group) + 1))
-    seen: dict[tuple[str, int], Recording] = {}
+    seen: dict[tuple[str, int], RecordedTrial] = {}
     for item, label, repeat in zip(group, labels, repeats, strict=True):
         other = seen.setdefault((label, repeat), replace(item, label=label, repeat=repeat))
         if other.trial is not item.trial:
             what = f"is repeat {repeat} of {label!r}, as {other.trial.folder.name} is"
-            remedy = "replay them one by one, or choose with --trials"
+            remedy = "replay them one by one, or choose some with --trials"
             raise InputError.single(str(item.trial.folder), what, remedy)
     return [seen[key] for key in sorted(seen)]
 
@@ -190,63 +198,64 @@ def _apart(group: Sequence[Recording]) -> list[Recording]:
 def write_actions(
     folder: Path, ending: str, trials: Mapping[int, TrialResult], scaled_to: Testbed | None
 ) -> dict[str, str]:
-    """Write the actions of a tuner's trials, by repeat; return the files' names, by knobs' tables.
+    """Write the actions of one tuner's trials, which are given by repeat, into `folder`.
 
-    The names end in `ending`, in which `{repeat}` is replaced. With `scaled_to`, thresholds are
-    scaled to the rates of that testbed. Raises InputError for trials whose actions cannot be
-    replayed.
+    Return the names of the files by the tables of their knobs. The names end in `ending`, in which
+    `{repeat}` is replaced. With `scaled_to`, thresholds are scaled to the rates of that testbed.
+    Raises InputError for trials whose actions cannot be replayed.
     """
-    found = {repeat: actions_of(trial) for repeat, trial in trials.items()}
-    turned = [knob for knob in KNOBS.values() if any(knob in made for made in found.values())]
-    for repeat, made in found.items():
-        for knob in turned:
-            # a knob that was turned in another repeat only has a recording without rows
-            actions: Mapping[str, Any] = made.get(knob, dict.fromkeys(columns_of(knob), ()))
-            if knob is ECN and knob in made and scaled_to is not None:
-                actions = scaled(made[knob], trials[repeat].testbed, scaled_to)
+    by_repeat = {repeat: actions_of(trial) for repeat, trial in trials.items()}
+    used = [knob for knob in KNOBS.values() if any(knob in made for made in by_repeat.values())]
+    for repeat, by_knob in by_repeat.items():
+        for knob in used:
+            # a knob that was set in other repeats only gets a file without rows
+            actions: Mapping[str, Any] = by_knob.get(knob, dict.fromkeys(columns_of(knob), ()))
+            if knob is ECN and knob in by_knob and scaled_to is not None:
+                actions = scaled(by_knob[knob], trials[repeat].testbed, scaled_to)
             write_csv(folder / of_repeat(knob.table + ending, repeat), actions)
-    return {knob.table: knob.table + ending for knob in turned}
+    return {knob.table: knob.table + ending for knob in used}
 
 
 def actions_of(trial: TrialResult) -> dict[Knob, Columns]:
-    """Return the changes of each knob that a trial turned, at the sampling times they respond to.
+    """Return the changes of each knob that a trial set, at the sampling times they respond to.
 
-    A reading begins some ns (on a rack some us) after its sampling time. Sampling times are used
-    because a replay's reading may begin a little sooner than the recorded one. The columns are
-    those of a recording (`tuners.recorded`).
+    A reading begins some ns (on a rack some us) after its sampling time. The times are rounded to
+    sampling times, because a replay's reading may begin a little earlier than the recorded one. The
+    columns are those of the tuner `recorded` (`tuners.recorded`).
 
-    Raises InputError for a trial that turned no knob, for a table with times out of order, and for
+    Raises InputError for a trial that set no knob, for a table with times out of order, and for
     impossible settings.
     """
     tables = {knob: trial.table(knob.table) for knob in KNOBS.values()}
-    turned = {knob: table for knob, table in tables.items() if len(table["t_ns"])}
-    if not turned:
-        remedy = "let a tuner decide in their place: --tuner secn1"
+    used = {knob: table for knob, table in tables.items() if len(table["t_ns"])}
+    if not used:
+        remedy = "let a tuner decide instead: --tuner secn1"
         where = str(trial.folder / TABLES[ECN.table].file)
         raise InputError.single(where, "the trial has no recorded actions", remedy)
     period_ns = trial.spec.sample_period_ns
-    return {knob: _recording(trial, knob, table, period_ns) for knob, table in turned.items()}
+    return {knob: _actions(trial, knob, table, period_ns) for knob, table in used.items()}
 
 
-def _recording(trial: TrialResult, knob: Knob, table: Columns, period_ns: int) -> Columns:
+def _actions(trial: TrialResult, knob: Knob, table: Columns, period_ns: int) -> Columns:
     where, t_ns = str(trial.folder / TABLES[knob.table].file), table["t_ns"]
-    refuse(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
+    refuse_rows(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
     kept = {
         name: table[name] for name in knob.column_names if not _is_left_alone(knob, name, table)
     }
     for wrong, what, _ in faults(knob, kept):
-        refuse(where, wrong, f"has {what}" if what.startswith("not") else f"is wrong, {what}")
+        refuse_rows(where, wrong, f"has {what}" if what.startswith("not") else f"is wrong, {what}")
     samples = (t_ns + period_ns // _EARLY_SHARE) // period_ns * period_ns
     timed = {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
     return {name: timed[name] for name in columns_of(knob, kept)}
 
 
 def _is_left_alone(knob: Knob, name: str, table: Columns) -> bool:
-    """Return whether a column has what no tuner could set: what the campaign set, all the time.
+    """Return whether no tuner has set a column, because its values are out of a tuner's bounds.
 
-    A table has all columns of a target, as read back after a change of some.
+    After a change of some columns all columns of the target are read back and recorded. A column
+    out of bounds throughout is what the campaign set.
     """
-    (column,) = (one for one in knob.columns if one.name == name)
+    (column,) = (column for column in knob.columns if column.name == name)
     if not knob.preset or column.maximum is None:
         return False
     values = table[name]
@@ -254,9 +263,9 @@ def _is_left_alone(knob: Knob, name: str, table: Columns) -> bool:
 
 
 def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
-    """Return the actions with each port's kmin and kmax scaled to its new rate.
+    """Return the actions with each port's kmin and kmax scaled in proportion to its new rate.
 
-    Raises InputError for a port that is missing in one of the testbeds.
+    Raises InputError for a port that only one of the testbeds has.
     """
     rates = [{(p.device, p.name): p.rate_bps for p in each.ports} for each in (before, after)]
     ports = list(zip(actions["device"].tolist(), actions["port"].tolist(), strict=True))
@@ -272,30 +281,32 @@ def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
 
 
 def schedule_of(trial: TrialResult) -> Columns:
-    """Return the flows of a trial's schedule. Raises InputError if they are not in its order."""
+    """Return a trial's schedule. Raises InputError if it is not in the order of a schedule."""
     path = trial.folder / TABLES["schedule"].file
     where, table = str(path), read_table(path, "schedule")
-    refuse(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
-    refuse(where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1)
+    refuse_rows(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
+    refuse_rows(
+        where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1
+    )
     if not len(table["start_ns"]):
-        raise InputError.single(where, "the trial has no flows", "there is nothing to replay")
+        raise InputError.single(where, "the trial has no flows", "choose a trial with flows")
     return table
 
 
-def shared_schedule(group: Group, repeat: int) -> Columns:
-    """Return the flows of a repeat, which are the same for all of its tuners."""
-    found: Columns | None = None
-    digests: dict[str, Recording] = {}
+def shared_schedule(group: TrialGroup, repeat: int) -> Columns:
+    """Return the flows of a repeat, which must be the same for all of its tuners."""
+    shared: Columns | None = None
+    digests: dict[str, RecordedTrial] = {}
     for recording in group.of_repeat(repeat):
         schedule = schedule_of(recording.trial)
         digests.setdefault(_digest(schedule), recording)
-        found = found or schedule
+        shared = shared or schedule
     if len(digests) > 1:
-        one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
-        what = f"its flows are not those of {one}, of the same repeat"
-        raise InputError.single(other, what, "choose one tuner's trials with --trials")
-    assert found is not None  # each repeat of a group has a recording
-    return found
+        first, second = (str(item.trial.folder) for item in list(digests.values())[:2])
+        what = f"its flows differ from those of {first}, which is the same repeat"
+        raise InputError.single(second, what, "choose one tuner's trials with --trials")
+    assert shared is not None  # each repeat of a group has a trial
+    return shared
 
 
 def _digest(schedule: Columns) -> str:
@@ -310,13 +321,13 @@ def _digest(schedule: Columns) -> str:
 def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
     """Return the classes with flows, in the order of their patterns.
 
-    Imported flows have no patterns; the order of flows that start together tells it then.
+    Imported flows have no patterns; their order follows from that of flows that start together.
     """
-    found = tuple(dict.fromkeys(schedule["class"].tolist()))
+    used = tuple(dict.fromkeys(schedule["class"].tolist()))
     declared = class_names(trial.spec.traffic)
-    if set(found) <= set(declared):
-        return tuple(name for name in declared if name in found)
-    after: dict[str, dict[str, None]] = {name: {} for name in found}
+    if set(used) <= set(declared):
+        return tuple(name for name in declared if name in used)
+    after: dict[str, dict[str, None]] = {name: {} for name in used}
     together = np.flatnonzero(np.diff(schedule["start_ns"]) == 0)
     klass = schedule["class"]
     for before, then in zip(klass[together].tolist(), klass[together + 1].tolist(), strict=True):
@@ -325,13 +336,13 @@ def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
     try:
         return tuple(graphlib.TopologicalSorter(after).static_order())
     except graphlib.CycleError:
-        return found
+        return used
 
 
-def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> bool:
+def keeps_flow_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> bool:
     """Return whether a replay with this order of classes numbers the flows as the schedule does."""
-    host = {name: place for place, name in enumerate(testbed.hosts)}
-    klass = {name: place for place, name in enumerate(order)}
+    host = {name: number for number, name in enumerate(testbed.hosts)}
+    klass = {name: number for number, name in enumerate(order)}
 
     def numbers(column: str, of_name: Mapping[str, int]) -> Ints:
         names = schedule[column].tolist()
@@ -342,8 +353,8 @@ def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> 
     return bool(np.array_equal(sorted_rows, np.arange(len(sorted_rows))))
 
 
-def refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
-    """Raise InputError for the first row that is wrong; `wrong` begins with row `offset`."""
+def refuse_rows(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
+    """Raise InputError for the first wrong row; `wrong` begins with row number `offset`."""
     rows = np.flatnonzero(wrong)
     if len(rows):
         raise damaged(Path(where), f"row {int(rows[0]) + offset + 1} {what}")

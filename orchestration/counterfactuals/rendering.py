@@ -1,4 +1,4 @@
-"""What `closloop whatif` and `closloop credit` found: blocks for a terminal, a page, JSON, CSV."""
+"""The results of `closloop whatif` and `closloop credit` for a terminal, as page, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from orchestration.counterfactuals.ask import Answer
 from orchestration.counterfactuals.credit import Credit
 from orchestration.counterfactuals.decisions import Setting
 from orchestration.counterfactuals.effects import FlowTotals, Paths, QueueMetrics, totals
-from orchestration.counterfactuals.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
+from orchestration.counterfactuals.ranking import (
+    OUTCOMES,
+    REWARDS,
+    MeasuredCase,
+    Ranking,
+    consistency,
+)
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, base_figure
@@ -23,51 +29,53 @@ from orchestration.render.table import Table, Value, table
 
 
 def answer_blocks(answer: Answer, maximum: int) -> list[Block]:
-    """Return what the change did: in all, at the queue, and the `maximum` changed flows."""
-    asked = answer.asked
-    decision = asked.variant.decision
-    lasting = f"{format_duration(decision.at_ns, 6)} to {format_duration(asked.until_ns, 6)}"
+    """Return what the change did: over all flows, at the queue, and to at most `maximum` flows."""
+    prepared = answer.prepared
+    decision = prepared.variant.decision
+    lasting = f"{format_duration(decision.at_ns, 6)} to {format_duration(prepared.until_ns, 6)}"
     parts: list[Block] = [
-        Paragraph(f"{decision.target.label}, {lasting}, then {asked.then}"),
-        Items([f"was {_setting(decision.setting)}", f"is {_setting(asked.variant.setting)}"]),
+        Paragraph(f"{decision.target.label}, {lasting}, then {prepared.then}"),
+        Items([f"was {_setting(decision.setting)}", f"is {_setting(prepared.variant.setting)}"]),
         _totals(answer),
     ]
     if answer.before and answer.after:
         parts.append(_queue(answer))
-    if len(answer.flows.most_changed(maximum)):
+    if len(answer.flows.largest_changes(maximum)):
         parts.append(_flows(answer, maximum))
     if answer.verified:
         differing = ", ".join(answer.verified)
-        text = f"NOT THE SAME: with the decision unchanged, these differ: {differing}"
+        text = f"NOT REPEATED: with the decision unchanged, these columns differ: {differing}"
         parts.append(Paragraph(text))
     elif answer.verified is not None:
-        text = "verified: with the decision unchanged, all tables are the parent's to the bit"
+        text = "verified: with the decision unchanged, all tables equal the parent's to the bit"
         parts.append(Paragraph(text))
     if (ratio := _ratio(answer)) is not None:
-        parts.append(Paragraph(f"it took {ratio:.2f} times as long as its parent"))
+        parts.append(Paragraph(f"the counterfactual took {ratio:.2f} times as long as its parent"))
     return parts
 
 
 def answer_to_json(answer: Answer, maximum: int) -> dict[str, Any]:
-    """Return the answer as JSON-ready data; what is not known is null."""
-    asked, flows = answer.asked, answer.flows
-    decision = asked.variant.decision
-    paths = Paths(asked.decisions.trial.testbed)
+    """Return the answer as JSON-ready data; unknown values are null."""
+    prepared, flows = answer.prepared, answer.flows
+    decision = prepared.variant.decision
+    paths = Paths(prepared.decisions.trial.testbed)
     data = {
-        "parent": str(asked.decisions.trial.folder),
+        "parent": str(prepared.decisions.trial.folder),
         "trial": str(answer.trial.folder),
         "valid": answer.trial.stamp.valid,
-        "then": asked.then,
+        "then": prepared.then,
         "decision": {
             "knob": decision.target.knob.name,
             "target": decision.target.label,
             "at_ns": decision.at_ns,
-            "until_ns": asked.until_ns,
+            "until_ns": prepared.until_ns,
             "was": decision.setting,
-            "is": asked.variant.setting,
+            "is": prepared.variant.setting,
         },
         "flows": asdict(totals(flows)),
-        "under_way": asdict(totals(flows, flows.around(decision.at_ns, asked.until_ns))),
+        "under_way": asdict(
+            totals(flows, flows.running_between(decision.at_ns, prepared.until_ns))
+        ),
         "most_changed": [
             {
                 "flow_id": int(flows.flow_id[row]),
@@ -82,7 +90,7 @@ def answer_to_json(answer: Answer, maximum: int) -> dict[str, Any]:
                 "slowdown_after": float(flows.slowdown_after[row]),
                 "passes": _passes(answer, paths, int(row)),
             }
-            for row in flows.most_changed(maximum)
+            for row in flows.largest_changes(maximum)
         ],
         "queue": None
         if answer.before is None or answer.after is None
@@ -110,24 +118,24 @@ def _setting(setting: Setting) -> str:
 
 
 def _totals(answer: Answer) -> Table:
-    decision, flows = answer.asked.variant.decision, answer.flows
-    near = flows.around(decision.at_ns, answer.asked.until_ns)
-    rows = [["all", *_cells(totals(flows))], ["under way then", *_cells(totals(flows, near))]]
+    decision, flows = answer.prepared.variant.decision, answer.flows
+    near = flows.running_between(decision.at_ns, answer.prepared.until_ns)
+    rows = [["all", *_cells(totals(flows))], ["running then", *_cells(totals(flows, near))]]
     heads = ("flows", "changed", "better", "worse", "sum of FCT", "mean", "mean slowdown")
-    caption = "changes are over the flows that were done in both trials"
+    caption = "changes are over the flows that were completed in both trials"
     return table(("",), heads, rows, "Flows", caption)
 
 
-def _cells(found: FlowTotals) -> list[Value]:
-    lost = f" (+{found.no_longer} not done)" if found.no_longer else ""
+def _cells(total: FlowTotals) -> list[Value]:
+    lost = f" (+{total.no_longer} not completed)" if total.no_longer else ""
     return [
-        f"{found.flows:,}",
-        f"{found.changed:,}{lost}",
-        f"{found.better:,}",
-        f"{found.worse:,}",
-        signed(found.sum_fct_ns, "ns"),
-        signed(found.mean_fct_ns, "ns"),
-        signed(found.mean_slowdown, "ratio", 4),
+        f"{total.flows:,}",
+        f"{total.changed:,}{lost}",
+        f"{total.better:,}",
+        f"{total.worse:,}",
+        signed(total.sum_fct_ns, "ns"),
+        signed(total.mean_fct_ns, "ns"),
+        signed(total.mean_slowdown, "ratio", 4),
     ]
 
 
@@ -143,12 +151,12 @@ def _queue(answer: Answer) -> Table:
         for name, one in (("was", answer.before), ("is", answer.after))
         if one is not None
     ]
-    title = f"At {answer.asked.variant.decision.target.label} in that time"
+    title = f"At {answer.prepared.variant.decision.target.label} in that time"
     return table(("",), ("marked", "dropped", "sent", "mean queue", "longest"), rows, title)
 
 
 def _flows(answer: Answer, maximum: int) -> Table:
-    flows, paths = answer.flows, Paths(answer.asked.decisions.trial.testbed)
+    flows, paths = answer.flows, Paths(answer.prepared.decisions.trial.testbed)
     rows = [
         [
             str(flows.flow_id[row]),
@@ -161,23 +169,23 @@ def _flows(answer: Answer, maximum: int) -> Table:
             format_duration(flows.after_ns[row]),
             f"{flows.slowdown_before[row]:.2f} -> {flows.slowdown_after[row]:.2f}",
         ]
-        for row in flows.most_changed(maximum)
+        for row in flows.largest_changes(maximum)
     ]
-    caption = "through: whether the flow's packets pass the queue, by its shortest paths"
+    caption = "through: do the flow's packets pass the queue, by its shortest paths?"
     words = ("flow", "from", "to", "through")
     figures = ("size", "start", "was", "is", "slowdown")
-    return table(words, figures, rows, "Most changed", caption)
+    return table(words, figures, rows, "Largest changes", caption)
 
 
 def _passes(answer: Answer, paths: Paths, row: int) -> str | None:
-    target = answer.asked.variant.decision.target
+    target = answer.prepared.variant.decision.target
     if target.knob.scope != "queue":
         return None
     return paths.passes(target.index, answer.flows.src[row], answer.flows.dst[row])
 
 
 def _ratio(answer: Answer) -> float | None:
-    trials = (answer.asked.decisions.trial, answer.trial)
+    trials = (answer.prepared.decisions.trial, answer.trial)
     before, after = (trial.facts.get("wall_s") for trial in trials)
     return after / before if before and after else None
 
@@ -187,7 +195,7 @@ _SHORT = {"reward": "next interval", "returned": "discounted", "fabric": "all qu
 _HEADINGS = {
     "returned": "return",
     "slowdown": "slowdown",
-    "slowdown_near": "under way",
+    "slowdown_near": "running",
     "fct_small_ns": "small FCT",
     "fct_rest_ns": "other FCT",
 }
@@ -195,7 +203,7 @@ _SYMBOLS = {True: "triangle-up", False: "triangle-down"}
 
 
 def credit_blocks(credit: Credit, maximum: int) -> list[Block]:
-    """Return the rankings, and the `maximum` misleading cases."""
+    """Return the rank correlations, the mean changes, and at most `maximum` misleading cases."""
     return [
         Items(_lines(credit)),
         _rankings(credit),
@@ -205,11 +213,11 @@ def credit_blocks(credit: Credit, maximum: int) -> list[Block]:
 
 
 def credit_page(credit: Credit, maximum: int) -> str:
-    """Return the same as a page, with each reward's change against that of mean slowdown."""
+    """Return the same as an HTML page, with figures of two rewards against mean slowdown."""
     tuner = credit.plan.decisions.trial.spec.tuner.name
     lines, *tables = credit_blocks(credit, maximum)
     drawn = Pictures([_picture(credit, name) for name in ("returned", "fabric")])
-    title = f"Does {tuner}'s reward rank decisions as flows' completion does?"
+    title = f"Does {tuner}'s reward rank decisions as flow completion does?"
     return page_html(Page(title, "closloop credit", [lines], [drawn, *tables]))
 
 
@@ -220,17 +228,20 @@ def _lines(credit: Credit) -> list[str]:
     lines = [
         f"{spec.tuner.name}: {len(credit.measured)} alternatives to {count} decisions, "
         f"one at a time, then {credit.plan.then}",
-        f"{moved} of them changed the completion of some flow",
-        f"NOT THE SAME: unchanged, these differ: {', '.join(credit.differing)}"
+        f"{moved} of them changed the completion time of some flow",
+        f"NOT REPEATED: unchanged, these columns differ: {', '.join(credit.differing)}"
         if credit.differing
-        else "unchanged, all tables are the parent's to the bit",
+        else "unchanged, all tables equal the parent's to the bit",
     ]
     for name in ("returned", "slowdown"):
-        alike = ":".join(map(str, consistency(credit.measured, name)))
-        what = (REWARDS | OUTCOMES)[name]
-        lines.append(f"like alternatives to one decision move {what} the same:opposite way {alike}")
+        same, opposite = consistency(credit.measured, name)
+        label = (REWARDS | OUTCOMES)[name]
+        lines.append(
+            f"of similar alternatives to one decision, {same} pairs move {label} the same way, "
+            f"{opposite} opposite ways"
+        )
     if credit.invalid:
-        lines.append(f"{credit.invalid} more are invalid or failed, and count nowhere")
+        lines.append(f"{credit.invalid} more are invalid or failed, and are not counted")
     if not math.isnan(credit.wall_ratio):
         lines.append(f"a counterfactual took {credit.wall_ratio:.2f} times as long as its parent")
     return lines
@@ -246,58 +257,63 @@ def _rankings(credit: Credit) -> Table:
         ("cases", "reward"),
         [_HEADINGS[name] for name in OUTCOMES],
         rows,
-        "Does the reward rank decisions as flows' completion does?",
-        "Kendall's tau-b, its 95 % interval over decisions, and in how many cases reward and "
-        "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
+        "Does the reward rank decisions as flow completion does?",
+        "Kendall's tau-b with its 95 % interval over decisions; below, in how many cases reward "
+        "and completion agree:oppose. 1: as flow completion does, 0: at random, -1: the opposite",
     )
 
 
-def _rank_text(one: Ranking) -> str:
-    """Return tau-b, its interval, and the counts of signs."""
-    found = one.correlation
-    span = NOTHING if math.isnan(found.low) else f"{found.low:.2f}..{found.high:.2f}"
-    return f"{signed(found.tau, 'ratio')}\n{span}\n{one.agree}:{one.oppose}"
+def _rank_text(ranking: Ranking) -> str:
+    """Return tau-b, its interval, and in how many cases reward and outcome agree and oppose."""
+    tau = ranking.correlation
+    span = NOTHING if math.isnan(tau.low) else f"{tau.low:.2f}..{tau.high:.2f}"
+    return f"{signed(tau.tau, 'ratio')}\n{span}\n{ranking.agree}:{ranking.oppose}"
 
 
 def _changes(credit: Credit) -> Table:
     names = ("returned", *OUTCOMES)
     rows = []
     for group in dict.fromkeys(one.group for one in credit.changes):
-        found = {one.figure: one.estimate for one in credit.changes if one.group == group}
-        rows.append([group, *(_estimate(name, found[name]) for name in names)])
+        means = {one.figure: one.estimate for one in credit.changes if one.group == group}
+        rows.append([group, *(_estimate(name, means[name]) for name in names)])
     heads = [_HEADINGS[name] for name in names]
     caption = "means over decisions with 95 % intervals"
-    return table(("cases",), heads, rows, "What the alternatives did, on average", caption)
+    return table(("cases",), heads, rows, "Mean changes by the alternatives", caption)
 
 
-def _estimate(name: str, found: Estimate) -> str:
-    if math.isnan(found.mean):
+def _estimate(name: str, estimate: Estimate) -> str:
+    if math.isnan(estimate.mean):
         return NOTHING
     unit, digits, scale = ("us", 2, 1e-3) if name.endswith("_ns") else ("", 4, 1.0)
-    half = "" if math.isnan(found.low) else f"\n±{scale * (found.high - found.mean):.{digits}f}"
-    return f"{scale * found.mean:+.{digits}f}{unit}{half}"
+    mean = f"{scale * estimate.mean:+.{digits}f}{unit}"
+    if math.isnan(estimate.low):
+        return mean
+    return f"{mean}\n±{scale * (estimate.high - estimate.mean):.{digits}f}"
 
 
 def _misleading(credit: Credit, maximum: int) -> Table:
-    found = credit.misleading
-    harm = sum(one.slowdown > 0 for one in found)
+    cases = credit.misleading
+    harmful = sum(case.slowdown > 0 for case in cases)
     rows = [
         [
-            one.case.decision.target.label,
-            _short(one.case.decision.setting),
-            _short(one.case.setting),
-            format_duration(one.case.decision.at_ns, 6),
-            format_size(one.case.queue_bytes, 1),
-            signed(one.returned, "ratio", 3),
-            signed(one.slowdown, "ratio", 4),
-            signed(one.fct_small_ns, "ns", 1),
-            signed(one.fct_rest_ns, "ns", 1),
+            measured.case.decision.target.label,
+            _short(measured.case.decision.setting),
+            _short(measured.case.setting),
+            format_duration(measured.case.decision.at_ns, 6),
+            format_size(measured.case.queue_bytes, 1),
+            signed(measured.returned, "ratio", 3),
+            signed(measured.slowdown, "ratio", 4),
+            signed(measured.fct_small_ns, "ns", 1),
+            signed(measured.fct_rest_ns, "ns", 1),
         ]
-        for one in found[:maximum]
+        for measured in cases[:maximum]
     ]
-    title = f"Where the return misleads: {len(found)} cases, {harm} in which it rises with slowdown"
-    figures = ("at", "held", "return", "slowdown", "FCT small", "rest")
-    return table(("queue", "was", "is"), figures, rows, title)
+    title = (
+        f"Where the return misleads: {len(cases)} cases, in {harmful} of them it rises with "
+        "slowdown"
+    )
+    heads = ("at", "queue length", "return", "slowdown", "FCT small", "rest")
+    return table(("queue", "was", "is"), heads, rows, title)
 
 
 def _short(setting: Setting) -> str:
@@ -306,7 +322,7 @@ def _short(setting: Setting) -> str:
 
 
 def credit_to_json(credit: Credit) -> dict[str, Any]:
-    """Return all that was found as JSON-ready data; what is not known is null."""
+    """Return all results as JSON-ready data; unknown values are null."""
     plan = credit.plan
     data = {
         "parent": str(plan.decisions.trial.folder),
@@ -342,8 +358,8 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
     return dict(plain(data))
 
 
-def _row(one: Measured) -> dict[str, Any]:
-    decision, case = one.case.decision, one.case
+def _row(measured: MeasuredCase) -> dict[str, Any]:
+    decision, case = measured.case.decision, measured.case
     return {
         "label": case.label,
         "decision": case.number,
@@ -353,9 +369,9 @@ def _row(one: Measured) -> dict[str, Any]:
         **{f"was_{name}": value for name, value in decision.setting.items()},
         **{f"is_{name}": value for name, value in case.setting.items()},
         "deeper": case.deeper,
-        **{name: getattr(one, name) for name in (*REWARDS, *OUTCOMES)},
-        "changed": one.changed,
-        "unfinished": one.unfinished,
+        **{name: getattr(measured, name) for name in (*REWARDS, *OUTCOMES)},
+        "changed": measured.changed,
+        "unfinished": measured.unfinished,
     }
 
 
@@ -376,18 +392,18 @@ def _picture(credit: Credit, reward: str) -> Picture:
     )
     figure = Figure()
     base_figure(height=420, figure=figure)
-    look = {"size": 8, "opacity": 0.75}
-    for standing in (False, True):
+    style = {"size": 8, "opacity": 0.75}
+    for queue_nonempty in (False, True):
         for deeper in (False, True):
-            kind = (standing, deeper)
-            own = [m for m in credit.measured if (m.case.standing, m.case.deeper) == kind]
+            kind = (queue_nonempty, deeper)
+            own = [m for m in credit.measured if (m.case.queue_nonempty, m.case.deeper) == kind]
             at = [(m.case.decision.target.label, m.case.decision.at_ns) for m in own]
             figure.add_trace(
                 scatter(
                     x=[getattr(one, reward) for one in own],
                     y=[one.slowdown for one in own],
                     mode="markers",
-                    marker={**look, "color": _COLOURS[standing], "symbol": _SYMBOLS[deeper]},
+                    marker={**style, "color": _COLOURS[queue_nonempty], "symbol": _SYMBOLS[deeper]},
                     text=[f"{label} at {format_duration(at_ns, 6)}" for label, at_ns in at],
                     hovertemplate="%{text}<br>%{x:.3f}, slowdown %{y:+.4f}<extra></extra>",
                 )
@@ -399,7 +415,8 @@ def _picture(credit: Credit, reward: str) -> Picture:
     tau = ranking.correlation.tau
     title = f"{REWARDS[reward].capitalize()}: tau-b {tau:+.2f}"
     caption = (
-        "A reward that ranks as flows do falls from top left to bottom right. Orange: packets "
-        "stood in the queue; blue: it was empty. Triangles up: deeper thresholds; down: shallower."
+        "The points of a reward that ranks as flow completion does fall from top left to bottom "
+        "right. Orange: there were packets in the queue; blue: it was empty. Triangles up: deeper "
+        "thresholds; down: shallower."
     )
     return Picture(title, caption, figure, f"credit-{reward}", _data(credit))

@@ -1,10 +1,10 @@
-"""Make flow records from the output of flow exporters: nfdump's CSV, and `sflowtool` samples.
+"""Make flow records from NetFlow (nfdump's CSV) and from sFlow (the output of `sflowtool`).
 
 NetFlow v5, v9 and IPFIX count IP bytes including headers, and report a long flow in pieces.
 
-An sFlow sample represents as many packets as the sampling rate says. A packet may be sampled at
-every switch on its path, so only the switch with the most samples of a flow counts. Times are those
-of datagrams, in whole seconds.
+An sFlow sample stands for as many packets as the sampling rate says. A packet may be sampled at
+every switch on its path, so that only the switch with the most samples of a flow counts. Times are
+those of the sFlow datagrams, in whole seconds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from orchestration.exchange.records import (
     RAW_IP6,
     TUNNEL,
     FlowRecord,
-    Recorded,
-    Tally,
-    Unread,
-    counted,
+    RecordedFlows,
+    UnsupportedCounts,
+    UnsupportedKind,
     ends_of,
     kind_of_datagram,
-    merged,
+    merge_records,
+    nonzero_counts,
     parse,
 )
 
@@ -55,23 +55,21 @@ _UDP_IP_HEADER_BYTES = 28
 _IP6_MORE_BYTES = 20
 _PROTOCOLS = {"6": "tcp", "TCP": "tcp", "17": "udp", "UDP": "udp"}
 _WRITE_AGAIN = "write it again with `nfdump -o csv`"
-# As nfdump prints the protocols of tunnels.
+# The protocols of tunnels, as nfdump prints them.
 _TUNNELS = frozenset(("4", "IPIP", "41", "IPV6", "47", "GRE", "50", "ESP", "51", "AH"))
 # sFlow's header_protocol (sflow_version_5.txt) -> link type.
 _LINKS = {1: ETHERNET, 11: RAW_IP4, 12: RAW_IP6}
-_PRINT_AGAIN = (
-    "print it with `sflowtool -r FILE`, without -l, -L or -J: they leave out times or headers"
-)
+_PRINT_AGAIN = "print it with `sflowtool -r FILE`; with -l, -L or -J it leaves out times or headers"
 
 
-def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
-    """Return the flows of nfdump's CSV. Records of one five-tuple within `idle_ns` are one flow.
+def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> RecordedFlows:
+    """Return the flows of nfdump's CSV. Records of a five-tuple within `idle_ns` are one flow.
 
-    `without` names kinds that are left out. Raises InputError, with the line, for a record of such
-    a kind that is not named, another format, or a malformed row.
+    `without` names kinds of records that are left out. Raises InputError, with the line, for a
+    record of such a kind that is not named, for another format, and for a malformed row.
     """
     records: list[FlowRecord] = []
-    tally = Tally("records", without)
+    unsupported = UnsupportedCounts("records", without)
     rows = whole_seconds = 0
     with opened_csv(path, _WRITE_AGAIN) as (_, reader):
         header = [name.strip() for name in next(reader, [])]
@@ -81,52 +79,52 @@ def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> Reco
         )
         if version is None:
             refuse(path, 1, "is not the header of `nfdump -o csv`", "write it with -o csv")
-        called = {name: names[version] for name, names in _COLUMNS.items() if names[version:]}
-        place = {name: header.index(own) for name, own in called.items() if own in header}
-        if absent := [called[name] for name in called if name not in (*place, *_IF_BOTH_WAYS)]:
+        columns = {name: names[version] for name, names in _COLUMNS.items() if names[version:]}
+        index = {name: header.index(own) for name, own in columns.items() if own in header}
+        if absent := [columns[name] for name in columns if name not in (*index, *_IF_BOTH_WAYS)]:
             refuse(path, 1, f"has no column {', '.join(absent)}", _WRITE_AGAIN)
         for line, row in enumerate(reader, start=2):
             if not row or row[0].strip() in ("Summary", "No matching flows"):
                 break
-            if len(row) < max(place.values()) + 1:
+            if len(row) < max(index.values()) + 1:
                 what = f"has {len(row)} cells, the header {len(header)}"
                 refuse(path, line, what, _WRITE_AGAIN)
-            cells = {name: row[at].strip() for name, at in place.items()}
+            cells = {name: row[number].strip() for name, number in index.items()}
             rows += 1
             protocol = _PROTOCOLS.get(cells["protocol"].upper(), "")
-            unread = _unread(cells, protocol)
-            if unread is not None:
-                tally.add(unread, f"{path}:{line}")
+            kind = _unsupported_kind(cells, protocol)
+            if kind is not None:
+                unsupported.add(kind, f"{path}:{line}")
                 continue
             whole_seconds += "." not in cells["start"]
             try:
                 records += _records(cells, protocol)
             except ValueError as error:
                 refuse(path, line, str(error), _WRITE_AGAIN)
-    flows, overlaps = merged(records, idle_ns)
+    flows, overlaps = merge_records(records, idle_ns)
     kept = [flow for flow in flows if flow.size_bytes > 0]
     notes = [
         f"payload is estimated: IP bytes less {TCP_IP_HEADER_BYTES} B for each packet of TCP and "
-        f"{_UDP_IP_HEADER_BYTES} B of UDP; what was sent twice counts twice",
-        *counted(
+        f"{_UDP_IP_HEADER_BYTES} B of UDP; retransmitted bytes count again",
+        *nonzero_counts(
             [
-                (len(records) - len(flows), "records continue another's flow"),
+                (len(records) - len(flows), "records continue the flow of another record"),
                 (
                     overlaps,
-                    "of them begin before it ends, and are added: if several exporters saw a "
-                    "flow, give the records of one (`nfdump 'exporter ip ADDRESS'`)",
+                    "of them begin before that record ends, and are added: if several exporters "
+                    "saw a flow, give the records of one (`nfdump 'exporter ip ADDRESS'`)",
                 ),
-                *tally.notes(),
+                *unsupported.notes(),
                 (len(flows) - len(kept), "flows carry no payload (acknowledgements)"),
                 (whole_seconds, "starts are known to a second only"),
             ]
         ),
     ]
-    return Recorded(f"{rows} records", kept, notes)
+    return RecordedFlows(f"{rows} records", kept, notes)
 
 
-def _unread(cells: dict[str, str], protocol: str) -> Unread | None:
-    """Return the kind of a record that no flow is made of; None for others."""
+def _unsupported_kind(cells: dict[str, str], protocol: str) -> UnsupportedKind | None:
+    """Return the kind of a record that no flow is made of; None if a flow is made of it."""
     if not protocol:
         return TUNNEL if cells["protocol"].upper() in _TUNNELS else OTHER
     port = cells["dport"]
@@ -163,7 +161,7 @@ def _decimal(text: str, scale: int) -> int:
 
 
 def _time_ns(text: str) -> int:
-    """Return a time of nfdump, or seconds since 1970, in ns; time zones are ignored."""
+    """Return a time as nfdump prints it, or seconds since 1970, in ns; time zones are ignored."""
     if text.replace(".", "", 1).isdecimal():
         return _decimal(text, 10**9)
     whole, _, part = text.partition(".")
@@ -175,8 +173,8 @@ def _time_ns(text: str) -> int:
 
 
 @dataclass
-class _Seen:
-    """The samples of one flow at one switch."""
+class _SampledFlow:
+    """The samples of one flow at one switch, with their estimated payload."""
 
     start_s: int
     end_s: int
@@ -184,26 +182,26 @@ class _Seen:
     size_bytes: int
 
 
-def read_sflowtool(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
-    """Return the flows of sflowtool's lines. A gap of more than `idle_ns` (and 1 s) ends a flow.
+def read_sflowtool(path: Path, idle_ns: int, without: Collection[str] = ()) -> RecordedFlows:
+    """Return the flows of sflowtool's output. A gap of more than `idle_ns` and 1 s ends a flow.
 
-    `without` names kinds that are left out. Raises InputError, with the line, for a sample of such
-    a kind that is not named, for another format, and for times out of order.
+    `without` names kinds of packets that are left out. Raises InputError, with the line, for a
+    sample of such a kind that is not named, for another format, and for times out of order.
     """
-    reader = _Sampled(path, max(1, idle_ns // 10**9), Tally("samples", without))
+    reader = _SflowReader(path, max(1, idle_ns // 10**9), UnsupportedCounts("samples", without))
     for number, line in numbered_lines(path, "copy it again"):
         reader.take(number, line)
     return reader.result()
 
 
-class _Sampled:
-    def __init__(self, path: Path, idle_s: int, tally: Tally) -> None:
-        self._path, self._idle_s, self._tally = path, idle_s, tally
+class _SflowReader:
+    def __init__(self, path: Path, idle_s: int, unsupported: UnsupportedCounts) -> None:
+        self._path, self._idle_s, self._unsupported = path, idle_s, unsupported
         self._time_s = -1
         self._agent = ""
         self._rate = 0
-        self._open: dict[tuple[bytes, str], _Seen] = {}
-        self._ended: dict[bytes, list[tuple[str, _Seen]]] = defaultdict(list)
+        self._open: dict[tuple[bytes, str], _SampledFlow] = {}
+        self._ended: dict[bytes, list[tuple[str, _SampledFlow]]] = defaultdict(list)
         self._rates: set[int] = set()
         self._samples = self._protocol = self._frame_bytes = 0
 
@@ -213,7 +211,7 @@ class _Sampled:
         if tag == b"unixSecondsUTC":
             time_s = self._integer(number, value)
             if time_s < self._time_s:
-                what = f"the clock runs back by {self._time_s - time_s} s"
+                what = f"the clock jumps back by {self._time_s - time_s} s"
                 refuse(self._path, number, what, "give the output of one run of sflowtool")
             self._time_s = time_s
         elif tag == b"agent":
@@ -229,7 +227,7 @@ class _Sampled:
         elif tag == b"sampledPacketSize":
             self._frame_bytes += self._integer(number, value)
         elif tag == b"strippedBytes":
-            # the trailer, of which `sampledPacketSize` has the length too
+            # the trailer, which `sampledPacketSize` includes
             self._frame_bytes -= self._integer(number, value)
         elif tag == b"headerBytes":
             self._sample(number, value)
@@ -242,41 +240,46 @@ class _Sampled:
         return int(value)
 
     def _sample(self, number: int, value: bytes) -> None:
+        """Count a sampled packet, given in hexadecimal with dashes."""
         if self._time_s < 0 or not self._rate:
-            what = "a packet before its time or its sampling rate"
+            what = "a packet comes before its time or its sampling rate"
             refuse(self._path, number, what, _PRINT_AGAIN)
         self._samples += 1
         self._rates.add(self._rate)
         try:
             data = bytes.fromhex(value.decode("ascii").replace("-", ""))
         except ValueError:
-            refuse(self._path, number, f"{shown(value)} is no packet in hexadecimal", _PRINT_AGAIN)
+            refuse(
+                self._path, number, f"{shown(value)} is not a packet in hexadecimal", _PRINT_AGAIN
+            )
         link = _LINKS.get(self._protocol)
         if link is None:
             what = f"a packet of header protocol {self._protocol}"
             refuse(self._path, number, what, "sample on Ethernet interfaces")
         packet = parse(data, link, max(self._frame_bytes, len(data)))
-        if isinstance(packet, Unread):
-            self._tally.add(packet, f"{self._path}:{number}")
+        if isinstance(packet, UnsupportedKind):
+            self._unsupported.add(packet, f"{self._path}:{number}")
             return
         seen = self._open.get((packet.key, self._agent))
         if seen is None or self._time_s - seen.end_s > self._idle_s:
             if seen is not None:
                 self._ended[packet.key].append((self._agent, seen))
-            seen = self._open[packet.key, self._agent] = _Seen(self._time_s, self._time_s, 0, 0)
+            seen = self._open[packet.key, self._agent] = _SampledFlow(
+                self._time_s, self._time_s, 0, 0
+            )
         seen.end_s = self._time_s
         seen.samples += 1
         seen.size_bytes += packet.payload_bytes * self._rate
 
-    def result(self) -> Recorded:
+    def result(self) -> RecordedFlows:
         if not self._samples:
             raise InputError.single(str(self._path), "has no sampled packets", _PRINT_AGAIN)
         for (key, agent), seen in self._open.items():
             self._ended[key].append((agent, seen))
         records = []
-        for key, found in self._ended.items():
+        for key, at_switches in self._ended.items():
             src, dst, protocol = ends_of(key)
-            for seen in _of_one_switch(found):
+            for seen in _of_one_switch(at_switches):
                 times_ns = (seen.start_s * 10**9, seen.end_s * 10**9)
                 record = FlowRecord((key,), src, dst, *times_ns, seen.size_bytes, protocol)
                 records.append(record)
@@ -285,21 +288,21 @@ class _Sampled:
         notes = [
             f"sizes are estimates: sampled payload times the sampling rate (1 in {rates})",
             "starts are known to a second only",
-            *counted(
+            *nonzero_counts(
                 [
-                    *self._tally.notes(),
+                    *self._unsupported.notes(),
                     (len(records) - len(kept), "flows carry no payload (acknowledgements)"),
                 ]
             ),
         ]
         kept.sort(key=lambda record: record.start_ns)
-        return Recorded(f"{self._samples} samples", kept, notes)
+        return RecordedFlows(f"{self._samples} samples", kept, notes)
 
 
-def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
-    """Return the samples of the switch that has the most."""
+def _of_one_switch(at_switches: list[tuple[str, _SampledFlow]]) -> list[_SampledFlow]:
+    """Return the flows at the switch (sFlow agent) that has the most samples of them."""
     samples: Counter[str] = Counter()
-    for agent, seen in found:
+    for agent, seen in at_switches:
         samples[agent] += seen.samples
     maximum = max(samples, key=lambda agent: (samples[agent], agent))
-    return [seen for agent, seen in found if agent == maximum]
+    return [seen for agent, seen in at_switches if agent == maximum]
