@@ -47,7 +47,7 @@ from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.signals import FLOW_SCOPE
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.reader import AMOUNTS, LOAD_FACT, TrialResult, is_current
+from orchestration.results.reader import AMOUNTS, LOAD_FACT, TrialResult, is_current_load_fact
 from traffic.delivery import capacity_bytes
 from traffic.schedule import class_names, expected_bytes
 
@@ -289,7 +289,7 @@ def measure_load(result: TrialResult) -> TrialLoad:
     It is computed for trials of versions that did not write it down or meant something else by it,
     and for imports.
     """
-    if is_current(result.facts.get(LOAD_FACT) or {}):
+    if is_current_load_fact(result.facts.get(LOAD_FACT) or {}):
         return _from_json(result.facts[LOAD_FACT])
     table, flows, testbed = result.table("schedule"), result.table("flows"), result.testbed
     spec, classes = result.spec, class_names(result.spec.traffic)

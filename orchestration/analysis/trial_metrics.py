@@ -23,7 +23,7 @@ from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_metrics import PortFigures, measure_ports, measure_throughput
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints
-from orchestration.results.reader import TrialResult, written_shares
+from orchestration.results.reader import TrialResult, recorded_load_shares
 
 _OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
     "goodput": FlowProgress.goodput,
@@ -178,7 +178,7 @@ def written_load(result: TrialResult) -> dict[str, float]:
 
     What an earlier version called delivered was another thing, which is left out.
     """
-    return {key: value for key, value in written_shares(result).items() if value is not None}
+    return {key: value for key, value in recorded_load_shares(result).items() if value is not None}
 
 
 def throughput_figures(result: TrialResult) -> dict[str, float]:

@@ -18,7 +18,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL
 
 
-class Asked(NamedTuple):
+class Requirement(NamedTuple):
     """Something that a campaign asks of its backend: where, in words, and whether a mode has it.
 
     `field` is that of `Mode` which says so, `otherwise` what to do without it.
@@ -31,13 +31,15 @@ class Asked(NamedTuple):
     otherwise: str = "remove it"
 
 
-class Chosen(NamedTuple):
+class BackendMode(NamedTuple):
     """The backend and the mode that a campaign names."""
 
     backend: Capabilities
     mode: Mode
 
-    def lacks(self, asked: Asked, beside: Sequence[Asked] = ()) -> Iterator[LocatedProblem]:
+    def lacks(
+        self, asked: Requirement, beside: Sequence[Requirement] = ()
+    ) -> Iterator[LocatedProblem]:
         """Report what the campaign asks for if the mode has it not.
 
         The remedy names what has all that is asked for `beside` it, too, if anything has.
@@ -56,39 +58,41 @@ class Chosen(NamedTuple):
         yield LocatedProblem(asked.loc, f"{what}: {why}" if why else what, remedy)
 
 
-def chosen(whole: Fields) -> Chosen:
+def mode_of_campaign(whole: Fields) -> BackendMode:
     """Return the mode that a campaign names, or the nearest one, from its valid fields."""
     backend = capabilities(whole.get("backend", CampaignFile.model_fields["backend"].default))
     host, fabric, clock = whole.get("host", Host()), whole.get("fabric"), str(whole.get("clock"))
     if fabric is None:
-        return Chosen(backend, backend.default(host.congestion_control, clock))
-    return Chosen(backend, backend.mode(fabric.kind, clock))
+        return BackendMode(backend, backend.default(host.congestion_control, clock))
+    return BackendMode(backend, backend.mode(fabric.kind, clock))
 
 
-def check_backend_has(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
+def check_capabilities(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
     """Report all that a campaign asks for and its backend has not."""
-    mine = chosen(whole)
+    mine = mode_of_campaign(whole)
     asked = list(_asked(whole, testbed, mine.mode)) if "fabric" in whole else []
     beside = [one for one in asked if one.field != "fabric"]
     if whole.get("clock") == REAL and mine.mode.clock != REAL:
-        asked = [Asked(("clock",), "`clock: real`", "clock", lambda mode: mode.clock == REAL)]
+        asked = [Requirement(("clock",), "`clock: real`", "clock", lambda mode: mode.clock == REAL)]
     for one in asked:
         yield from mine.lacks(one, beside)
 
 
-def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Asked]:
+def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Requirement]:
     fabric, host = whole["fabric"], whole.get("host")
     if fabric is not None:
         kind, marks = fabric.kind, fabric.marks
-        yield Asked(("fabric",), f"`fabric: {kind}`", "fabric", lambda mode: mode.fabric == kind)
+        yield Requirement(
+            ("fabric",), f"`fabric: {kind}`", "fabric", lambda mode: mode.fabric == kind
+        )
         where = ("fabric", "marks")
-        yield Asked(where, f"marks of {marks}", "marks", lambda mode: marks in mode.marks)
+        yield Requirement(where, f"marks of {marks}", "marks", lambda mode: marks in mode.marks)
     if host is not None:
         yield from _asked_of_hosts(host, whole, testbed, mode)
     if whole.get("faults"):
-        yield Asked(("faults",), "faults", "faults", lambda mode: mode.faults)
+        yield Requirement(("faults",), "faults", "faults", lambda mode: mode.faults)
     if testbed is not None and testbed.switch is not None:
-        yield Asked(
+        yield Requirement(
             ("testbed",),
             f"{'PFC' if testbed.switch.lossless else 'shared buffers'}, which testbed "
             f"{testbed.name} has",
@@ -97,7 +101,7 @@ def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Asked
             "use `buffer` in place of `switch` in the testbed",
         )
     if testbed is not None and testbed.classes:
-        yield Asked(
+        yield Requirement(
             ("testbed",),
             f"traffic classes, of which testbed {testbed.name} has {len(testbed.classes)}",
             "classes",
@@ -107,7 +111,7 @@ def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Asked
     balancing: LoadBalancing | None = whole.get("load_balancing")
     if balancing is not None and balancing.kind != "ecmp":
         by = balancing.route_by
-        yield Asked(
+        yield Requirement(
             ("load_balancing", *(["route_by"] if mode.load_balancing else [])),
             f"load balancing by {by if mode.load_balancing else balancing.kind}",
             "load_balancing",
@@ -118,11 +122,11 @@ def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Asked
 
 def _asked_of_hosts(
     host: Host, whole: Fields, testbed: Testbed | None, mode: Mode
-) -> Iterator[Asked]:
+) -> Iterator[Requirement]:
     for control, loc in controls_of(testbed, host, whole.get("traffic", ())).items():
         own = f", as a traffic class of testbed {testbed.name} has it," if testbed else ""
         named = f"{control}{own if loc == ('testbed',) else ''}"
-        yield Asked(
+        yield Requirement(
             loc,
             f"RoCE NICs, which {named} is for" if control in roce_controls() else named.rstrip(","),
             "controls",
@@ -130,7 +134,7 @@ def _asked_of_hosts(
             f"use {mode.controls[0]}",
         )
     detection = host.loss_detection
-    yield Asked(
+    yield Requirement(
         ("host", "loss_detection"),
         f"loss detection by {detection}",
         "loss_detections",
@@ -139,7 +143,7 @@ def _asked_of_hosts(
     program = host.roce.program
     if program is not None:
         kind = Path(program.program).suffix  # a deployed policy's name has none
-        yield Asked(
+        yield Requirement(
             ("host", "congestion_control"),
             f"policy in a BPF object like {program.program}",
             "policies",
@@ -148,7 +152,9 @@ def _asked_of_hosts(
         )
 
 
-def driver_of(loc: Loc, name: str) -> Asked:
+def driver_requirement(loc: Loc, name: str) -> Requirement:
     """Return what a pattern asks for whose flows a program sends."""
     otherwise = "leave it out, which leaves the flows to sockets"
-    return Asked(loc, f"driver {name!r}", "programs_send", lambda one: one.programs_send, otherwise)
+    return Requirement(
+        loc, f"driver {name!r}", "programs_send", lambda one: one.programs_send, otherwise
+    )

@@ -16,7 +16,7 @@ import numpy as np
 
 from inventory.routing import PathTable
 from inventory.strictyaml import in_order, read
-from orchestration.campaign.cells import Cell, check_cells, overridden
+from orchestration.campaign.cells import Cell, check_cells, with_overrides
 from orchestration.campaign.expand import first_trial
 from orchestration.campaign.factors import Factors, Level, read_factors
 from orchestration.campaign.limits import (
@@ -28,7 +28,7 @@ from orchestration.campaign.limits import (
     count_readings,
     count_trials,
 )
-from orchestration.campaign.plan import Hops, disk_bytes, wall_s
+from orchestration.campaign.plan import PacketHops, disk_bytes, wall_s
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.pattern import Expected
@@ -98,7 +98,7 @@ def read_bounds(
     Raises InputError for what is wrong in the file and in the conditions that are looked at, but
     for their sizes.
     """
-    document = overridden(read(path), backend, clock, repeats)
+    document = with_overrides(read(path), backend, clock, repeats)
     factors = read_factors(document)
     trials = count_trials(document, factors)
     problem = count_problem(document, factors, trials)
@@ -189,7 +189,7 @@ def _size(cell: Cell) -> _Size:
     nic = trial.host.roce
     acks = pace.acks if nic is None else 1 / nic.ack_every
     hops = round(packets * _hops(testbed) * (1 + acks))
-    spent = Hops(hops, 0) if nic is None else Hops(0, hops)
+    spent = PacketHops(hops, 0) if nic is None else PacketHops(0, hops)
     return _Size(
         sent,
         _plan_s(trial, testbed, sent),

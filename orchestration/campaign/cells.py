@@ -17,8 +17,8 @@ from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from orchestration.campaign import checks, limits, schema
 from orchestration.campaign import search_result as found_settings
-from orchestration.campaign.factors import Factors, Level, choose, read_factors
-from orchestration.campaign.fields import beside
+from orchestration.campaign.factors import Factors, Level, read_factors, substitute_levels
+from orchestration.campaign.fields import resolve_path
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.problems import of_value
@@ -80,7 +80,7 @@ class Cell:
     @property
     def testbed_name(self) -> str:
         """The name that its trials have the testbed under."""
-        return beside(self.folder, self.file.testbed)
+        return resolve_path(self.folder, self.file.testbed)
 
 
 def read_cells(
@@ -96,7 +96,7 @@ def read_cells(
     With other `tuners` than the file's, factors that only those refer to fall away. Raises
     InputError as `load_campaign` does.
     """
-    document = overridden(read(path), backend, clock, repeats)
+    document = with_overrides(read(path), backend, clock, repeats)
     factors = read_factors(document)
     trials = limits.count_trials(document, factors, None if tuners is None else len(tuners))
     if too_many := limits.count_problem(document, factors, trials):
@@ -127,18 +127,18 @@ def check_cells(
         if tuple(labels.values()) in seen:
             continue
         seen.add(tuple(labels.values()))
-        resolved = choose(document, factors.references, chosen)
+        resolved = substitute_levels(document, factors.references, chosen)
         if tuners is not None:
             others = {"tuners": [dict(tuner) for tuner in tuners]}
             resolved = replace(resolved, data={**resolved.data, **others})
-        resolved, found = found_settings.resolve(resolved, labels, load)
+        resolved, found = found_settings.resolve_references(resolved, labels, load)
         problems += found
         file, found = resolved.check(schema.campaign_file(resolved.data, folder))
         found += _semantic_problems(resolved, load)
         problems += [problem for problem in found if not factors.explains(problem)]
         if file is not None:
             with suppress(InputError):  # no such testbed, which is among the problems
-                testbed = load(beside(folder, file.testbed))
+                testbed = load(resolve_path(folder, file.testbed))
                 too_large = tuple(limits.size_problems(resolved, file, testbed, folder))
                 lines = {
                     tuner.called: document.where(("tuners", number)[: 1 if tuners else 2])
@@ -148,7 +148,7 @@ def check_cells(
     return cells, problems
 
 
-def overridden(
+def with_overrides(
     document: Document, backend: str | None, clock: str | None, repeats: int | None
 ) -> Document:
     """Return the document with the command line's settings in place of the file's."""
@@ -178,7 +178,7 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
     name = document.data.get("testbed")
     if isinstance(name, str):
         try:
-            testbed = load(beside(folder, name))
+            testbed = load(resolve_path(folder, name))
         except InputError as error:
             problems += [document.at(("testbed",), fault) for fault in error.problems]
     found = checks.check(document.data, testbed, folder)

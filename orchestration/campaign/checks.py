@@ -15,19 +15,23 @@ import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from inventory.strictyaml import Loc, suggest
-from orchestration.campaign import recordings, rotation, schema
-from orchestration.campaign.backend_checks import check_backend_has, chosen, driver_of
-from orchestration.campaign.concurrent import check_flow_samples, check_lasting
+from orchestration.campaign import rotation, schema, traces
+from orchestration.campaign.backend_checks import (
+    check_capabilities,
+    driver_requirement,
+    mode_of_campaign,
+)
 from orchestration.campaign.fields import (
-    beside,
-    params_beside,
     read_param,
-    reference_beside,
+    resolve_params,
+    resolve_path,
+    resolve_reference,
 )
 from orchestration.campaign.host_checks import check_host, check_roce
 from orchestration.campaign.load_balancing import check_load_balancing
 from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.patterns import Driver, Pattern, attribute, pattern_model
+from orchestration.campaign.roce_flow_checks import check_flow_samples, check_long_lived
 from orchestration.core import plugins
 from orchestration.core.errors import InputError
 from orchestration.core.pattern import DriverSpec, Role, Surroundings, given_fields
@@ -50,11 +54,11 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Locate
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from check_host(data.get("host"), testbed)
-    yield from check_backend_has(whole, testbed)
+    yield from check_capabilities(whole, testbed)
     yield from check_roce(whole, testbed, Path(folder))
     yield from check_load_balancing(whole, testbed)
     yield from check_flow_samples(whole, testbed)
-    around = recordings.surroundings(whole, testbed, folder)
+    around = traces.surroundings(whole, testbed, folder)
     for index, item in enumerate(_items(data, "traffic")):
         model = pattern_model(item.get("kind"), folder) if isinstance(item, dict) else None
         if model is not None:
@@ -62,7 +66,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Locate
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
             yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
-            yield from check_lasting(loc, pattern, whole, testbed)
+            yield from check_long_lived(loc, pattern, whole, testbed)
             yield from _check_kind(loc, model, pattern, around, folder)
             if testbed is not None:
                 yield from _check_class(loc, model, pattern, testbed)
@@ -102,14 +106,14 @@ def _check_driver(
     if driver is None:
         return
     if driver.name != "sockets":
-        yield from chosen(whole).lacks(driver_of(loc, driver.name))
+        yield from mode_of_campaign(whole).lacks(driver_requirement(loc, driver.name))
     options = []
     for key in driver.model_extra or {}:
         try:
             options.append((key, driver.option(key)))
         except ValueError as error:
             yield LocatedProblem.of((*loc, key), of_value(error))
-    name = reference_beside(folder, driver.name)
+    name = resolve_reference(folder, driver.name)
     try:
         spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
         problems = programs.check(spec, testbed, queue_class or "")
@@ -174,13 +178,13 @@ def _check_tuners(
                 "remove one of them, or give it a 'label' of its own",
             )
         called.setdefault(label, index + 1)
-    yield from recordings.check_parent(whole, list(called))
+    yield from traces.check_parent(whole, list(called))
 
 
 def _check_tuner(
     loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[LocatedProblem]:
-    name = reference_beside(folder, fields["name"])
+    name = resolve_reference(folder, fields["name"])
     given = {key: value for key, value in fields.items() if key not in schema.Tuner.model_fields}
     if rotation.rotates_checkpoints(given):
         faults = list(rotation.faults(given[CHECKPOINT_PARAM]))
@@ -211,8 +215,8 @@ def _of_params(
         except ValueError as error:
             unread.append(key)
             yield LocatedProblem.of((*loc, key), of_value(error))
-    params = params_beside(folder, params)
-    for fault in recordings.check_tuner(name, params, label, whole, testbed):
+    params = resolve_params(folder, params)
+    for fault in traces.check_tuner(name, params, label, whole, testbed):
         # A parameter that is present but cannot be read is not missing.
         if not any(f"needs {key!r}" in fault.what for key in unread):
             yield LocatedProblem.of(loc, fault)
@@ -258,7 +262,7 @@ def _check_kind(
 
 def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[LocatedProblem]:
     try:
-        load_workload(beside(folder, name))
+        load_workload(resolve_path(folder, name))
     except InputError as error:
         yield from (LocatedProblem.of(loc, problem) for problem in error.problems)
 

@@ -67,7 +67,9 @@ def read_values(control: str, given: Mapping[str, Any]) -> tuple[tuple[str, int]
 def _read(parameter: Parameter, value: object) -> int:
     number = _READERS[parameter.kind](value)
     if not parameter.minimum <= number <= parameter.maximum:
-        minimum, maximum = (written(parameter, n) for n in (parameter.minimum, parameter.maximum))
+        minimum, maximum = (
+            format_parameter(parameter, n) for n in (parameter.minimum, parameter.maximum)
+        )
         raise ValueError(f"{value!r} is not from {minimum} to {maximum}")
     return number
 
@@ -103,7 +105,7 @@ _READERS: Mapping[str, Callable[[object], int]] = {
 }
 
 
-def written(parameter: Parameter, value: int) -> Any:
+def format_parameter(parameter: Parameter, value: int) -> Any:
     """Return a parameter's value as a campaign file has it."""
     suffix = {"time": "ns", "rate": "Mbps", "size": "B"}.get(parameter.kind)
     if suffix:

@@ -117,14 +117,14 @@ def deliverable_loads(
     return tuple(sorted(found, key=lambda one: one.conditions))
 
 
-def predicted_shortfalls(trials: Sequence[TrialSpec], testbeds: Mapping[str, Testbed]) -> list[str]:
+def shortfall_messages(trials: Sequence[TrialSpec], testbeds: Mapping[str, Testbed]) -> list[str]:
     """Return what is to be said before trials run, of the condition that lacks most, if any."""
     short = _short(deliverable_loads(trials, testbeds, make_schedule, repeats=1))
     more = f" ({len(short) - 1} more such: closloop plan CAMPAIGN)" if short[1:] else ""
     return [f"{one.sentence}{more}" for one in short[:1]]
 
 
-def in_plan(found: Sequence[DeliverableLoad]) -> list[str]:
+def plan_messages(found: Sequence[DeliverableLoad]) -> list[str]:
     """Return what a plan says: the condition that lacks most, then the others with their shares.
 
     What would help each of the others is said once, as the duration that is enough for all.

@@ -13,8 +13,8 @@ from orchestration.campaign.cells import Cell, read_cells
 from orchestration.campaign.fields import (
     class_files,
     is_path,
-    params_beside,
-    reference_beside,
+    resolve_params,
+    resolve_reference,
 )
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.patterns import pattern_spec
@@ -173,8 +173,8 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
     roce = _roce(cell)
     traffic = tuple(pattern_spec(item, file.duration, folder) for item in file.traffic)
-    name = reference_beside(folder, tuner.name)
-    params = params_beside(folder, tuner.params(repeat))
+    name = resolve_reference(folder, tuner.name)
+    params = resolve_params(folder, tuner.params(repeat))
     params = with_checkpoint(name, params, file.host.congestion_control)
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]

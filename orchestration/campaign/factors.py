@@ -134,7 +134,7 @@ def read_factors(document: Document) -> Factors:
     return Factors(levels, tuple(resolved), tuple(unresolved), tuple(problems))
 
 
-def choose(
+def substitute_levels(
     document: Document, references: tuple[Reference, ...], chosen: Mapping[str, Level]
 ) -> Document:
     """Return the document with each reference replaced by the chosen level of its factor.

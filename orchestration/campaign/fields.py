@@ -18,7 +18,7 @@ from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_si
 _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
 
 
-def beside(folder: str, name: str) -> str:
+def resolve_path(folder: str, name: str) -> str:
     """Return a name unchanged; resolve a file's path against `folder`."""
     return os.path.normpath(os.path.join(folder, name)) if is_path(name) else name
 
@@ -28,7 +28,7 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith((".csv", ".yml", ".yaml", ".safetensors"))
 
 
-def reference_beside(folder: str, name: str) -> str:
+def resolve_reference(folder: str, name: str) -> str:
     """Return a name unchanged; resolve the path in a reference to a class in a file.
 
     `folder` is where the path starts. See `orchestration.core.plugins`.
@@ -41,19 +41,19 @@ def class_files(references: Iterable[str]) -> list[str]:
     return sorted({plugins.file_of(one) for one in references if plugins.is_file(one)})
 
 
-def file_beside(folder: str, name: str) -> str:
+def resolve_file(folder: str, name: str) -> str:
     """Return a file's path resolved against `folder`, whatever its name looks like."""
     return os.path.normpath(os.path.join(folder, name))
 
 
-def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
+def resolve_params(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
     """Return a tuner's parameters, with the paths of checkpoint and actions resolved.
 
     `folder` is where the paths start.
     """
     seen = dict(params)
-    recordings = {knob.table: file_beside for knob in KNOBS.values()}
-    for key, place in {"checkpoint": beside, **recordings}.items():
+    recordings = {knob.table: resolve_file for knob in KNOBS.values()}
+    for key, place in {"checkpoint": resolve_path, **recordings}.items():
         name = params.get(key)
         if isinstance(name, str):
             seen[key] = place(folder, name)
@@ -74,7 +74,7 @@ def read_param(name: str, value: object, unit: str = "") -> Scalar:
     raise WrongValue(f"{name!r} is not a single value", "give a number, text, true or false")
 
 
-def named(value: object) -> object:
+def name_as_mapping(value: object) -> object:
     """Return a name as a mapping that has it, and anything else as it is."""
     return {"name": value} if isinstance(value, str) else value
 
@@ -86,7 +86,7 @@ def _share_of(what: str, whole: str) -> AfterValidator:
 
 
 POSITIVE = must(lambda value: value > 0, "{field!r} is {}", "use more than 0")
-SOME = must(bool, "{field!r} is empty", "name at least one")
+NOT_EMPTY = must(bool, "{field!r} is empty", "name at least one")
 PositiveDuration = Annotated[Duration, POSITIVE]
 PositiveSize = Annotated[Size, POSITIVE]
 Positive = Annotated[int, POSITIVE]

@@ -216,6 +216,6 @@ class Fabric(StrictModel):
     )
 
 
-def kind_of(value: object) -> object:
+def kind_as_mapping(value: object) -> object:
     """Return a fabric's name as a mapping that has it, and anything else as it is."""
     return {"kind": value} if isinstance(value, str) else value

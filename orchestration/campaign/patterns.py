@@ -16,15 +16,15 @@ from pydantic import Field as InFile
 
 from inventory.strictyaml import CongestionControlName, Duration, Rate, Size, StrictModel, suggest
 from orchestration.campaign.fields import (
+    NOT_EMPTY,
     POSITIVE,
-    SOME,
     Load,
-    beside,
-    file_beside,
     is_path,
-    named,
+    name_as_mapping,
     read_param,
-    reference_beside,
+    resolve_file,
+    resolve_path,
+    resolve_reference,
 )
 from orchestration.core import plugins
 from orchestration.core.pattern import (
@@ -80,7 +80,7 @@ class Pattern(StrictModel):
 
     spec: ClassVar[type[PatternSpec]] = PatternSpec  # type: ignore[type-abstract]
 
-    driver: Annotated[Driver, BeforeValidator(named)] = InFile(
+    driver: Annotated[Driver, BeforeValidator(name_as_mapping)] = InFile(
         default=Driver(name="sockets"),
         description="what sends the flows: a name, or a mapping with the driver's own options; "
         "programs run on racks only",
@@ -101,7 +101,7 @@ def any_pattern(kinds: Iterable[str], folder: str) -> Any:
     The paths of those start at `folder`.
     """
     every = [*sorted(plugins.offered(GROUP)), *kinds]
-    models = [_model(kind, reference_beside(folder, kind)) for kind in every]
+    models = [_model(kind, resolve_reference(folder, kind)) for kind in every]
     return Annotated[reduce(or_, models), InFile(discriminator="kind")]
 
 
@@ -109,7 +109,7 @@ def pattern_model(kind: object, folder: str) -> type[Pattern] | None:
     """Return the schema of a kind of pattern; None if it is not there."""
     if not isinstance(kind, str) or not (plugins.is_file(kind) or kind in plugins.offered(GROUP)):
         return None
-    model = _model(kind, reference_beside(folder, kind))
+    model = _model(kind, resolve_reference(folder, kind))
     return None if model.spec is PatternSpec else model
 
 
@@ -176,7 +176,7 @@ def _field(field: Field[Any], hint: Any, one: Given) -> tuple[Any, Any]:
     elif one.role == "share":
         kind = Load
     if is_list:
-        kind = Annotated[tuple[kind, ...], SOME]
+        kind = Annotated[tuple[kind, ...], NOT_EMPTY]
     default = one.default
     if default is REQUIRED:
         default = ... if field.default is MISSING else field.default
@@ -186,7 +186,7 @@ def _field(field: Field[Any], hint: Any, one: Given) -> tuple[Any, Any]:
 
 def pattern_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
     """Return a pattern of a trial; the campaign's paths start at `folder`."""
-    name = reference_beside(folder, item.driver.name)
+    name = resolve_reference(folder, item.driver.name)
     driver = DriverSpec(name, tuple(item.driver.options.items()))
     return replace(
         flows_spec(item, duration_ns, folder),
@@ -207,11 +207,11 @@ def flows_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
         if value is None:
             value = duration_ns if name == "stop_ns" else 0
         if one.role == "workload":
-            workload = beside(folder, value)
+            workload = resolve_path(folder, value)
             # one id for `websearch` and `WebSearch`
             value = workload if is_path(workload) else load_workload(workload).name
         elif one.role == "file":
-            value = file_beside(folder, value)
+            value = resolve_file(folder, value)
         values[name] = value
     return kind(**values)
 

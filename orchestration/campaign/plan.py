@@ -29,7 +29,7 @@ from traffic.schedule import expected_bytes, make_schedule
 
 
 @dataclass(frozen=True)
-class Hops:
+class PacketHops:
     """The packet-hops of a trial's TCP and RoCE flows."""
 
     tcp: int
@@ -110,7 +110,7 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
 
 def packet_hops(
     trial: TrialSpec, schedule: Schedule, testbed: Testbed, paths: PathTable, acks: float
-) -> Hops:
+) -> PacketHops:
     """Return the packets of all flows times the links that each crosses.
 
     `acks` is the number of acknowledgements that a data packet of TCP causes; they take as many
@@ -123,11 +123,11 @@ def packet_hops(
     nic = trial.host.roce
     if nic is None:
         packets = -(-schedule.size_bytes // testbed.mss_bytes)
-        return Hops(round(int((packets * hops).sum()) * (1 + acks)), 0)
+        return PacketHops(round(int((packets * hops).sum()) * (1 + acks)), 0)
     roce = roce_flows(testbed, trial, schedule)
     payload_bytes = np.where(roce, nic.payload_bytes, testbed.mss_bytes)
     data = -(-schedule.size_bytes // payload_bytes) * hops
-    return Hops(
+    return PacketHops(
         round(int(data[~roce].sum()) * (1 + acks)),
         round(int(data[roce].sum()) * (1 + 1 / nic.ack_every)),
     )
@@ -142,7 +142,7 @@ class _Estimator:
     def __init__(self, testbeds: Mapping[str, Testbed]) -> None:
         self._testbed = cache(lambda name: testbeds.get(name) or load_testbed(name))
         self._paths = cache(lambda name: PathTable(self._testbed(name)))
-        self._traffic: dict[object, tuple[Schedule, Hops]] = {}
+        self._traffic: dict[object, tuple[Schedule, PacketHops]] = {}
         self._kept_flows = 0
 
     def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
@@ -167,7 +167,7 @@ class _Estimator:
         """Return a trial's flows; those that last have what they are likely to send."""
         return self._offered(trial, testbed)[0]
 
-    def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, Hops]:
+    def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, PacketHops]:
         acks = mode_of(trial).pace.acks
         times = (trial.duration_ns, trial.warm_up_ns)
         key = (trial.testbed, trial.traffic, trial.seed, times, trial.host, acks)
@@ -189,7 +189,7 @@ def disk_bytes(trial: TrialSpec, testbed: Testbed, flows: int, end_ns: int) -> i
     return TRIAL_BYTES + FLOW_BYTES * flows + end_ns // trial.sample_period_ns * row_bytes
 
 
-def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: Hops, end_ns: int) -> float:
+def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: PacketHops, end_ns: int) -> float:
     """Return about how long a trial that ends at `end_ns` takes on one core, in s."""
     if trial.clock == REAL:
         return _AROUND_REAL_S + end_ns / 1e9

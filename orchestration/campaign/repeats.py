@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from inventory.strictyaml import StrictModel, must
-from orchestration.campaign.fields import SOME, Positive
+from orchestration.campaign.fields import NOT_EMPTY, Positive
 from orchestration.core.problems import WrongValue
 from orchestration.core.repeats import StoppingRule
 
@@ -39,7 +39,7 @@ class Adaptive(StrictModel):
     until: Annotated[float, BeforeValidator(_percent), _BELOW_ONE] = Field(
         description="half an interval, as a share of the first tuner's mean, like 3%"
     )
-    of: Annotated[tuple[str, ...], SOME] = Field(
+    of: Annotated[tuple[str, ...], NOT_EMPTY] = Field(
         default=("slowdown_mean",),
         description="the metrics whose intervals are to be narrow enough",
     )

@@ -16,7 +16,7 @@ from orchestration.core.condition import cell_key, checkpoint_rotation, tuner_ca
 from orchestration.core.trial import CHECKPOINT_PARAM, TrialSpec
 
 
-def turn(names: Sequence[str], repeat: int) -> str:
+def checkpoint_of_repeat(names: Sequence[str], repeat: int) -> str:
     """Return the checkpoint of a repeat, which counts from 1."""
     return names[(repeat - 1) % len(names)]
 
@@ -26,11 +26,11 @@ def rotates_checkpoints(params: Mapping[str, Any]) -> bool:
     return isinstance(params.get(CHECKPOINT_PARAM), list)
 
 
-def of_repeat(params: Mapping[str, Any], repeat: int) -> dict[str, Any]:
+def params_of_repeat(params: Mapping[str, Any], repeat: int) -> dict[str, Any]:
     """Return a tuner's parameters in a repeat: one checkpoint in place of a list of them."""
     if not rotates_checkpoints(params):
         return dict(params)
-    return {**params, CHECKPOINT_PARAM: turn(params[CHECKPOINT_PARAM], repeat)}
+    return {**params, CHECKPOINT_PARAM: checkpoint_of_repeat(params[CHECKPOINT_PARAM], repeat)}
 
 
 def faults(names: Sequence[object]) -> Iterator[str]:
@@ -52,7 +52,7 @@ def variants(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**params, CHECKPOINT_PARAM: name} for name in params[CHECKPOINT_PARAM]]
 
 
-def in_words(trials: Sequence[TrialSpec]) -> list[str]:
+def describe_rotation(trials: Sequence[TrialSpec]) -> list[str]:
     """Return a line for each tuner whose checkpoints take turns, saying which repeat has which.
 
     If some have more repeats than others, the line says so: they weigh more in its figures.

@@ -23,7 +23,7 @@ def with_scale(campaign: Campaign, factor: int) -> Campaign:
     )
 
 
-def in_words(campaign: Campaign) -> str:
+def describe_scale(campaign: Campaign) -> str:
     """Return a sentence on a scaled campaign; "" for any other."""
     first = campaign.trials[0]
     if first.scale == 1:

@@ -17,17 +17,17 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_
 from inventory.strictyaml import Duration, StrictModel, suggest
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
-    SOME,
+    NOT_EMPTY,
     FolderName,
     NotNegative,
     Positive,
     PositiveDuration,
     Sha256,
     Share,
-    named,
+    name_as_mapping,
     read_param,
 )
-from orchestration.campaign.hosts import Fabric, Host, kind_of
+from orchestration.campaign.hosts import Fabric, Host, kind_as_mapping
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.patterns import Pattern, any_pattern, file_kinds
 from orchestration.campaign.repeats import Repeats
@@ -101,11 +101,11 @@ class Tuner(StrictModel):
 
         Raises ValueError for one that cannot be read.
         """
-        given = rotation.of_repeat(self.model_extra or {}, repeat)
+        given = rotation.params_of_repeat(self.model_extra or {}, repeat)
         return {key: read_param(key, value) for key, value in given.items()}
 
 
-NamedTuner = Annotated[Tuner, BeforeValidator(named)]
+NamedTuner = Annotated[Tuner, BeforeValidator(name_as_mapping)]
 
 
 class ParentTrial(StrictModel):
@@ -141,10 +141,10 @@ class CampaignFile(StrictModel):
     backend: Annotated[str, AfterValidator(check_backend)] = Field(
         default="emulated", description="where trials run; the option --on overrules it"
     )
-    tuners: Annotated[tuple[NamedTuner, ...], SOME] = Field(
+    tuners: Annotated[tuple[NamedTuner, ...], NOT_EMPTY] = Field(
         description="what decides on ECN thresholds or other knobs: a list, like [secn1, secn2]"
     )
-    traffic: Annotated[tuple[Pattern, ...], SOME] = Field(
+    traffic: Annotated[tuple[Pattern, ...], NOT_EMPTY] = Field(
         description="a list of patterns, each with its kind"
     )
     factors: dict[str, Any] = Field(
@@ -203,12 +203,12 @@ class CampaignFile(StrictModel):
         description="of the emulated backend: virtual time, or this machine's, which needs root; "
         "the option --clock overrules it",
     )
-    fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = Field(
+    fabric: Annotated[Fabric, BeforeValidator(kind_as_mapping)] | None = Field(
         default=None,
         description="what the switches of an emulated fabric are: a kind, or a mapping; without it "
         "closloop, in real time linux",
     )
-    load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_of)] = Field(
+    load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_as_mapping)] = Field(
         default=LoadBalancing(),
         description="how switches choose among equal-cost ports: a kind, or a mapping",
     )
@@ -234,5 +234,5 @@ def campaign_file(data: Mapping[str, Any], folder: str) -> type[CampaignFile]:
 def _with_patterns(kinds: tuple[str, ...], folder: str) -> type[CampaignFile]:
     pattern = any_pattern(kinds, folder)
     described = Field(description=CampaignFile.model_fields["traffic"].description)
-    traffic: Any = Annotated[tuple[pattern, ...], SOME]  # type: ignore[valid-type]
+    traffic: Any = Annotated[tuple[pattern, ...], NOT_EMPTY]  # type: ignore[valid-type]
     return create_model("CampaignFile", __base__=CampaignFile, traffic=(traffic, described))

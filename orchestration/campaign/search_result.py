@@ -24,7 +24,7 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from inventory.strictyaml import Document, Loc, StrictModel, read
-from orchestration.campaign.fields import beside, file_beside
+from orchestration.campaign.fields import resolve_file, resolve_path
 from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import Code
@@ -119,7 +119,7 @@ class SearchResult(StrictModel):
     groups: tuple[ResultGroup, ...]
 
 
-def found_yaml(found: SearchResult) -> str:
+def search_result_yaml(found: SearchResult) -> str:
     """Return what was found as YAML, which `read_search_result` reads."""
     head = [
         "# Written by closloop search: the best static settings of a campaign. Campaigns use it by",
@@ -173,7 +173,7 @@ def _cached(path: str, changed_ns: int) -> SearchResult:
     return read_search_result(path)
 
 
-def resolve(
+def resolve_references(
     document: Document, labels: Mapping[str, Any], load: Callable[[str], Testbed]
 ) -> tuple[Document, list[Problem]]:
     """Return the file of a cell with every reference replaced by parameters, and the problems.
@@ -220,7 +220,7 @@ def _params(
     if not isinstance(name, str):
         what = f"{FROM!r} is {name!r}, not a file"
         raise InputError([document.problem((*loc, FROM), what, "name what closloop search wrote")])
-    found = _read(document, (*loc, FROM), file_beside(folder, name))
+    found = _read(document, (*loc, FROM), resolve_file(folder, name))
     if entry.get("name") != found.tuner:
         what = f"{name} has settings of tuner {found.tuner!r}, not of {entry.get('name')!r}"
         raise InputError([document.problem(loc, what, f"write name: {found.tuner}")])
@@ -256,7 +256,7 @@ def _check_testbed(
     if not isinstance(wanted, str):
         return
     try:
-        testbed = load(beside(os.path.dirname(document.name), wanted))
+        testbed = load(resolve_path(os.path.dirname(document.name), wanted))
     except InputError:
         return  # reported where the testbed is named
     digest = fabric_digest(testbed)

@@ -13,7 +13,7 @@ from orchestration.core.problems import in_words, told
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.run.runner import Listener
-from orchestration.run.state import RunningTrial, Tally, status_line
+from orchestration.run.state import RunningTrial, TrialCounts, status_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,17 +33,17 @@ _BAR_CELLS = 12
 
 
 class Display(Listener):
-    """Keeps a `Tally`; `say` prints ended trials, `show` draws the tally."""
+    """Keeps a `TrialCounts`; `say` prints ended trials, `show` draws the counts."""
 
     def __init__(
         self,
         title: str,
         say: Callable[[str], None],
-        show: Callable[[Tally], None],
+        show: Callable[[TrialCounts], None],
         clock: Callable[[], float] = machine.steady_s,
     ) -> None:
         self.title = title
-        self.tally = Tally()
+        self.counts = TrialCounts()
         self._told: dict[tuple[str, ...], str] = {}
         self._say = say
         self._show = show
@@ -51,32 +51,32 @@ class Display(Listener):
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
         """Take the size of the run."""
-        self.tally = Tally(trials=trials, earlier=finished, jobs=jobs)
+        self.counts = TrialCounts(trials=trials, earlier=finished, jobs=jobs)
         before = f", {finished} of them finished earlier" if finished else ""
         self._say(f"{self.title}: {trials} trials{before}, {jobs} side by side")
 
     def started(self, trial: TrialSpec) -> None:
         """Add a running trial."""
-        self.tally.running[trial.id] = RunningTrial(self._clock(), end_ns=trial.duration_ns)
+        self.counts.running[trial.id] = RunningTrial(self._clock(), end_ns=trial.duration_ns)
 
     def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
         """Update a trial's progress."""
-        running = self.tally.running[trial.id]
+        running = self.counts.running[trial.id]
         running.virtual_ns, running.end_ns = progress.virtual_ns, progress.end_ns
         running.wall_s = progress.wall_s
 
     def finished(self, trial: TrialSpec, result: Finished) -> None:
         """Count a finished trial."""
         self._ended(trial, result.wall_s)
-        self.tally.finished += 1
-        self.tally.invalid += not result.valid
+        self.counts.finished += 1
+        self.counts.invalid += not result.valid
         verdict = "done" if result.valid else f"INVALID: {self._why(trial.id, result.reasons)}"
         self._say(f"{self._count()} {trial.id} {verdict} ({_took(trial, result)})")
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
         """Count a failed trial, and show the end of its console output."""
         self._ended(trial, failure.wall_s)
-        self.tally.failed += 1
+        self.counts.failed += 1
         lines = [f"    | {line}" for line in failure.console.splitlines()[-_CONSOLE_LINES:]]
         failed = f"{self._count()} {trial.id} FAILED: {in_words(failure.problems)}"
         self._say("\n".join([failed, *lines]))
@@ -85,13 +85,13 @@ class Display(Listener):
         self, found: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
     ) -> None:
         """Say what each condition is known to, and count the trials that are due now."""
-        self.tally.trials, self.tally.earlier = trials, finished
+        self.counts.trials, self.counts.earlier = trials, finished
         for standing in found:
             self._say(f"look: {standing.in_words(rule)}")
 
     def tick(self) -> None:
         """Show the current state."""
-        self._show(self.tally)
+        self._show(self.counts)
 
     def _why(self, trial: str, reasons: tuple[str, ...]) -> str:
         """Return why a trial is invalid; what was said of one before is not said again."""
@@ -99,11 +99,11 @@ class Display(Listener):
         return "; ".join(reasons) if first == trial else f"as {first}"
 
     def _ended(self, trial: TrialSpec, wall_s: float) -> None:
-        del self.tally.running[trial.id]
-        self.tally.spent_s += wall_s
+        del self.counts.running[trial.id]
+        self.counts.spent_s += wall_s
 
     def _count(self) -> str:
-        return f"[{self.tally.done + self.tally.failed}/{self.tally.trials}]"
+        return f"[{self.counts.done + self.counts.failed}/{self.counts.trials}]"
 
 
 @contextmanager
@@ -114,8 +114,8 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
     """
     if not sys.stderr.isatty():
 
-        def beat(tally: Tally, now_s: float) -> None:
-            _say_plainly(status_line(tally, now_s))
+        def beat(counts: TrialCounts, now_s: float) -> None:
+            _say_plainly(status_line(counts, now_s))
 
         yield Display(title, _say_plainly, _Every(_HEARTBEAT_S, beat, at_once=False))
         return
@@ -134,8 +134,8 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
         def say(text: str) -> None:
             console.print(text, highlight=False, markup=False)
 
-        def draw(tally: Tally, now_s: float) -> None:
-            live.update(live_view(title, tally, now_s), refresh=True)
+        def draw(counts: TrialCounts, now_s: float) -> None:
+            live.update(live_view(title, counts, now_s), refresh=True)
 
         yield Display(title, say, _Every(_REFRESH_S, draw, at_once=True))
 
@@ -148,27 +148,27 @@ class _Every:
     """Calls `show` at most once every `seconds`."""
 
     def __init__(
-        self, seconds: float, show: Callable[[Tally, float], None], *, at_once: bool
+        self, seconds: float, show: Callable[[TrialCounts, float], None], *, at_once: bool
     ) -> None:
         self._seconds, self._show = seconds, show
         self._shown_s = float("-inf") if at_once else machine.steady_s()
 
-    def __call__(self, tally: Tally) -> None:
+    def __call__(self, counts: TrialCounts) -> None:
         now_s = machine.steady_s()
         if now_s - self._shown_s >= self._seconds:
             self._shown_s = now_s
-            self._show(tally, now_s)
+            self._show(counts, now_s)
 
 
-def live_view(title: str, tally: Tally, now_s: float) -> Group:
+def live_view(title: str, counts: TrialCounts, now_s: float) -> Group:
     """Return the live display: a line for the run, a row for each running trial."""
     from rich.console import Group
 
     from orchestration.render.terminal import renderable
 
-    rows = [_running(name, trial, now_s) for name, trial in tally.running.items()]
+    rows = [_running(name, trial, now_s) for name, trial in counts.running.items()]
     shown = table(("trial", "", "virtual time"), ("speed", "wall"), rows)
-    line = f"{title}: {status_line(tally, now_s)}"
+    line = f"{title}: {status_line(counts, now_s)}"
     return Group(renderable(strong(line)), renderable(shown))
 
 

@@ -15,13 +15,13 @@ from orchestration.cli.options import verb
 from orchestration.core.errors import InputError, suggest
 
 if TYPE_CHECKING:
-    from orchestration.campaign.starter.write import Answers
+    from orchestration.campaign.skeleton.write import Answers
     from orchestration.core.topology import Testbed
     from traffic.workloads import Workload
 
 
 @dataclass(frozen=True)
-class _Said:
+class _AnswerOptions:
     """Options: the answers, so that nothing is asked."""
 
     testbed: Annotated[str, "Which fabric: a name from closloop inventory list, or a file."] = ""
@@ -46,7 +46,7 @@ def init(
         Path, typer.Argument(metavar="FOLDER|FILE", help="A file (*.yml), or a folder for it.")
     ] = Path("first.yml"),
     *,
-    said: _Said,
+    said: _AnswerOptions,
     yes: Annotated[
         bool, "--yes", "-y", "Ask nothing: take the defaults for what is not said."
     ] = False,
@@ -59,7 +59,7 @@ def init(
     network was trained under that transport, its placebo, a warm-up, and repeats for an interval.
     """
     from orchestration.campaign.expand import load_campaign
-    from orchestration.campaign.starter.write import check_free, make, write
+    from orchestration.campaign.skeleton.write import check_free, generate, write
     from orchestration.core.outputs import check_outputs
     from orchestration.run.checked import checked
 
@@ -67,7 +67,7 @@ def init(
         check_free(place)
     asks = _on_terminal() and not yes
     answers = _answers(said, asks)
-    made = make(answers, place)
+    made = generate(answers, place)
     check_outputs(made.texts, [answers.testbed, answers.workload], "choose another place")
     write(made, force=force)
     checked(load_campaign(made.file), with_policies=True)
@@ -78,11 +78,11 @@ def init(
         typer.echo(f"  closloop {command} {shlex.quote(str(made.file))}")
 
 
-def _answers(said: _Said, asks: bool) -> Answers:
+def _answers(said: _AnswerOptions, asks: bool) -> Answers:
     """Return the answers: as options say, else as the user says if asked, else the defaults."""
     from inventory.files import known_testbeds, load_testbed
-    from orchestration.campaign.starter.arms import COMPARISONS, checked_load, usual_load
-    from orchestration.campaign.starter.write import Answers, unfit
+    from orchestration.campaign.skeleton.arms import COMPARISONS, checked_load, usual_load
+    from orchestration.campaign.skeleton.write import Answers, unfit
     from traffic.workloads import known_workloads, load_workload
 
     default = Answers()
@@ -128,7 +128,7 @@ def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str
 
 
 def _ask_load(usual: float, fabric: Testbed) -> float:
-    from orchestration.campaign.starter.arms import checked_load
+    from orchestration.campaign.skeleton.arms import checked_load
 
     while True:
         answer: float = typer.prompt("   Load, of the hosts' line rate?", default=usual, type=float)

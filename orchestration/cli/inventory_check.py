@@ -31,7 +31,7 @@ _FIRST = ("reachable", "login")
 
 
 @dataclasses.dataclass(frozen=True)
-class Checked:
+class CheckedRack:
     """A rack, its devices' surveys, and the findings."""
 
     rack: Rack
@@ -53,7 +53,7 @@ class Checked:
         return "ok" if known and check in _FIRST else "unknown"
 
 
-def check_rack(inventory: Path, access: RackAccess) -> Checked:
+def check_rack(inventory: Path, access: RackAccess) -> CheckedRack:
     """Survey the rack and judge it. Raises InputError for the inventory, or NotReadyError."""
     from inventory.ansible import load_rack
     from inventory.ansible_text import is_example
@@ -71,7 +71,7 @@ def check_rack(inventory: Path, access: RackAccess) -> Checked:
 
         with _progress(len(rack.access)) as told:
             found = survey_rack(rack, access.secrets, told)
-    return Checked(rack, found, tuple(judge_rack(rack, found)))
+    return CheckedRack(rack, found, tuple(judge_rack(rack, found)))
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _progress(devices: int) -> Iterator[Callable[[str], None]]:
         yield lambda device: bar.update(task, advance=1, description=f"asked {device}")
 
 
-def print_checked(checked: Checked) -> None:
+def print_checked(checked: CheckedRack) -> None:
     """Print the table, then each finding with its remedy."""
     states = {
         device: [checked.state(device, check) for check in CHECKS] for device in checked.rack.access
@@ -101,7 +101,7 @@ def print_checked(checked: Checked) -> None:
     show(*(Span(note, "faint") for note in _notes(checked)), _verdict(checked))
 
 
-def _notes(checked: Checked) -> Iterator[str]:
+def _notes(checked: CheckedRack) -> Iterator[str]:
     """Yield what is not wrong, and yet good to know."""
     surveys = [item for item in checked.found.values() if isinstance(item, DeviceFacts)]
     for survey in surveys:
@@ -115,7 +115,7 @@ def _notes(checked: Checked) -> Iterator[str]:
         yield "hosts have no fabric addresses yet: check again after `closloop provision`"
 
 
-def _verdict(checked: Checked) -> str:
+def _verdict(checked: CheckedRack) -> str:
     wrong = sum(finding.severity == "wrong" for finding in checked.findings)
     unproven = len(checked.findings) - wrong
     if not checked.findings:
@@ -124,7 +124,7 @@ def _verdict(checked: Checked) -> str:
     return f"{wrong} wrong, {unproven} not proven"
 
 
-def as_json(checked: Checked) -> dict[str, Any]:
+def as_json(checked: CheckedRack) -> dict[str, Any]:
     """Return everything as JSON-ready data, including the surveys."""
     return {
         "rack": checked.rack.name,

@@ -20,7 +20,7 @@ from orchestration.cli.options import (
     Scale,
     verb,
 )
-from orchestration.cli.run import at_scale, on_rack, rack_of
+from orchestration.cli.run import rack_access, with_chosen_scale, with_rack_scale
 from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.errors import InputError
 from orchestration.render.numbers import clock_text
@@ -30,8 +30,8 @@ from orchestration.render.terminal import show
 if TYPE_CHECKING:
     from orchestration.campaign.bounds import Bounds
     from orchestration.campaign.expand import Campaign
-    from orchestration.campaign.marks import Unresponsive
     from orchestration.campaign.plan import Plan
+    from orchestration.campaign.unresponsive import Unresponsive
     from orchestration.core.trial import TrialSpec
     from orchestration.run.backend_factory import RackAccess
 
@@ -69,8 +69,8 @@ def plan(
             raise InputError(bounds.problems)
         return
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
-    rack = rack_of(campaign, inventory, passwords)
-    campaign = at_scale(on_rack(campaign, rack), scale)
+    rack = rack_access(campaign, inventory, passwords)
+    campaign = with_chosen_scale(with_rack_scale(campaign, rack), scale)
     show_plan(campaign, rack, jobs, out, as_json=as_json, bounds=bounds)
 
 
@@ -101,9 +101,9 @@ def show_plan(
     bounds: Bounds | None = None,
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer; `bounds` as JSON only."""
-    from orchestration.campaign.deliverable_load import in_plan
+    from orchestration.campaign.deliverable_load import plan_messages
     from orchestration.campaign.plan import make_plan
-    from orchestration.campaign.rotation import in_words
+    from orchestration.campaign.rotation import describe_rotation
     from orchestration.run.backend_factory import hardware
     from orchestration.run.checked import checked
 
@@ -115,19 +115,19 @@ def show_plan(
     cores = 1 if campaign.runs_one_at_a_time else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     span = _span(campaign, made, out)
-    marks = campaign.marking
+    marks = campaign.unresponsive_conditions
     if as_json:
         switches = {} if offers is None else {"switches": offers}
         repeats = {} if span is None else {"repeats": span}
-        ignored = {"marks_ignored": [_ignored_as_json(one) for one in marks.unanswered]}
+        ignored = {"marks_ignored": [_ignored_as_json(one) for one in marks.conditions]}
         sizes = {} if bounds is None else {"bounds": _bounds_json(bounds)}
         plan = _as_json(campaign, made)
         print_json({**plan, **sizes, **ignored, **repeats, **switches}, indent=2)
         return
 
     show(_cells(campaign, made), _total(made) if span is None else _spanned(made, span))
-    cautions = (*marks.sentences, *in_plan(made.deliverable_loads), *_cautions(campaign))
-    show(*(Span(caution, "warning") for caution in cautions), *in_words(campaign.trials))
+    cautions = (*marks.sentences, *plan_messages(made.deliverable_loads), *_cautions(campaign))
+    show(*(Span(caution, "warning") for caution in cautions), *describe_rotation(campaign.trials))
     minimum = campaign.repeats.minimum if campaign.repeats else None
     show(_order(made, minimum), *_offer_lines(offers or []))
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunOptions:
     """Options: how campaigns are run, and how the result is reported."""
 
     out: Out = Path("runs")
@@ -115,7 +115,7 @@ def run(
     clock: Clock = None,
     scale: Scale = None,
     repeats: Repeats = None,
-    running: Running,
+    running: RunOptions,
     inventory: InventoryOption = None,
     passwords: Passwords,
     watch: Annotated[bool, "Show the fabric while it runs, as closloop watch does."] = False,
@@ -141,14 +141,14 @@ def run(
     from orchestration.campaign.expand import load_campaign
 
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
-    rack = rack_of(campaign, inventory, passwords)
-    campaign = at_scale(on_rack(campaign, rack), scale)
-    summary = running.run(announced(campaign, running.jobs), rack, watch=watch, sink=sink)
+    rack = rack_access(campaign, inventory, passwords)
+    campaign = with_chosen_scale(with_rack_scale(campaign, rack), scale)
+    summary = running.run(check_and_announce(campaign, running.jobs), rack, watch=watch, sink=sink)
     running.show(summary)
     raise typer.Exit(summary.exit_code)
 
 
-def announced(campaign: Campaign, jobs: int) -> CheckedCampaign:
+def check_and_announce(campaign: Campaign, jobs: int) -> CheckedCampaign:
     """Check a campaign, and say what a user should know before `jobs` of its trials run at once.
 
     Raises InputError for one that cannot run.
@@ -163,7 +163,9 @@ def announced(campaign: Campaign, jobs: int) -> CheckedCampaign:
     return ready
 
 
-def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) -> RackAccess | None:
+def rack_access(
+    campaign: Campaign, inventory: Path | None, passwords: Passwords
+) -> RackAccess | None:
     """Return the access to the rack that a campaign needs; None if it needs or has none.
 
     For a virtual rack, the whole command reruns inside it, and this does not return.
@@ -176,20 +178,20 @@ def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) ->
     return passwords.access(inventory)
 
 
-def on_rack(campaign: Campaign, rack: RackAccess | None) -> Campaign:
+def with_rack_scale(campaign: Campaign, rack: RackAccess | None) -> Campaign:
     """Return the campaign in the time of the rack that it runs on; say so if that is scaled."""
     if rack is None:
         return campaign
     from inventory.ansible import load_rack
-    from orchestration.campaign.scale import in_words, with_scale
+    from orchestration.campaign.scale import describe_scale, with_scale
 
     made = with_scale(campaign, load_rack(rack.inventory).scale)
-    if text := in_words(made):
+    if text := describe_scale(made):
         typer.echo(f"note: {text}", err=True)
     return made
 
 
-def at_scale(campaign: Campaign, text: str | None) -> Campaign:
+def with_chosen_scale(campaign: Campaign, text: str | None) -> Campaign:
     """Return a campaign in real time, with the time that was asked for; say what it is.
 
     Raises InputError where a scale is not the campaign's to choose.
@@ -197,7 +199,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     if text is None:
         return campaign
     from orchestration.backends.emulated.forwarding import parse_scale
-    from orchestration.campaign.scale import in_words, with_scale
+    from orchestration.campaign.scale import describe_scale, with_scale
     from orchestration.core.capabilities import capabilities
 
     if not campaign.trials[0].clock:
@@ -210,7 +212,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
         )
     testbed = campaign.testbeds[campaign.trials[0].testbed]
     made = with_scale(campaign, parse_scale(text, testbed))
-    if said := in_words(made):
+    if said := describe_scale(made):
         typer.echo(f"note: {said}", err=True)
     return made
 

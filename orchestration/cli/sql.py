@@ -50,7 +50,12 @@ def sql(
     from orchestration.results.reader import recorded_files
     from orchestration.results.sql import Runs
     from orchestration.results.sql.database import interruptible
-    from orchestration.results.sql.output import FORMATS, check_place, first_rows, write_result
+    from orchestration.results.sql.output import (
+        FORMATS,
+        check_output_path,
+        first_rows,
+        write_result,
+    )
 
     kind = "json" if as_json else kind or _of_name(output, FORMATS)
     check_known("--format", "unknown {!r}", [kind], FORMATS, "give ")
@@ -61,7 +66,7 @@ def sql(
             "-o", f"{output} does not say a format", "give --format csv, json or parquet"
         )
     if output is not None:
-        check_place(output)
+        check_output_path(output)
         check_outputs([output], recorded_files(runs))
     archive = Runs(*runs)
     text = sys.stdin.read() if query == "-" else query

@@ -38,7 +38,7 @@ from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.files import BROUGHT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.executors import STOP_GRACE_S, Pool
+from orchestration.run.executors import STOP_GRACE_S, ProcessPool
 from orchestration.run.worker import Failed, Finished, Job, Message, Progressed
 
 # (message, the files that the job leaves, if it is done)
@@ -109,7 +109,7 @@ def _readiness(order: Task) -> Message:
 def _run(order: Task, trial: TrialSpec, connection: Connection, folder: Path) -> None:
     backend, do = pickle.loads(order.duty.pickled)
     job = Job(trial, order.testbed, folder / "kept" / trial.id, folder / "work")
-    pool = Pool(backend, do)
+    pool = ProcessPool(backend, do)
     sent_s = -_PROGRESS_EVERY_S
     try:
         pool.start(job)

@@ -35,7 +35,7 @@ from orchestration.cluster.authentication import (
     with_token,
 )
 from orchestration.core.errors import NotReadyError
-from orchestration.device.client import side_by_side
+from orchestration.device.client import in_parallel
 from orchestration.device.errors import DeviceError
 from orchestration.device.ssh import Secrets, connect, disconnect
 
@@ -80,7 +80,7 @@ def started(machines: Machines, secrets: Secrets, say: Callable[[str], None]) ->
     """
     with ExitStack() as ends:
         known = machines.known_hosts_file
-        logins = side_by_side(machines.access, lambda access: connect(access, known, secrets))
+        logins = in_parallel(machines.access, lambda access: connect(access, known, secrets))
         for login in logins.values():
             if not isinstance(login, DeviceError):
                 ends.callback(disconnect, login)
@@ -88,7 +88,7 @@ def started(machines: Machines, secrets: Secrets, say: Callable[[str], None]) ->
         token = new_token()
         address = ends.enter_context(head(_own_address(list(logins.values())), token))
         say(f"head of a cluster at {address}, on this machine")
-        channels = side_by_side(
+        channels = in_parallel(
             machines.access, lambda access: _node(access, logins[access.device], address, token)
         )
         for channel in channels.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.cli.run import Running, announced
+from orchestration.cli.run import RunOptions, check_and_announce
 from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.machine import spare_threads
 from orchestration.counterfactuals.question import CreditRequest, Question
@@ -16,7 +16,7 @@ PAGE_FILE, CSV_FILE, JSON_FILE = "credit.html", "credit.csv", "credit.json"
 
 
 @verb()
-def whatif(*, question: Question, running: Running) -> None:
+def whatif(*, question: Question, running: RunOptions) -> None:
     """Replay a trial to the bit with one decision changed: what did it do to every flow?
 
     Exit code: 0 done, 1 a trial failed, or --verify found a difference, 2 bad input,
@@ -39,7 +39,7 @@ def whatif(*, question: Question, running: Running) -> None:
     for note in prepared.replay.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(f"campaign: {prepared.replay.file}", err=True)
-    summary = running.run(announced(load_campaign(prepared.replay.file), running.jobs))
+    summary = running.run(check_and_announce(load_campaign(prepared.replay.file), running.jobs))
     if summary.failed:
         running.show(summary)
         raise typer.Exit(summary.exit_code)
@@ -56,7 +56,7 @@ def whatif(*, question: Question, running: Running) -> None:
 
 
 @verb()
-def credit(*, request: CreditRequest, running: Running) -> None:
+def credit(*, request: CreditRequest, running: RunOptions) -> None:
     """Does a tuner's reward rank its decisions as flow completion does?
 
     It tries other settings in place of some decisions, one at a time; each costs one trial. The
@@ -87,7 +87,7 @@ def credit(*, request: CreditRequest, running: Running) -> None:
     with Phases() as phases:
         phases.phase(f"Reading {len(plan.cases)} counterfactuals")
         campaign = load_campaign(plan.replay.file)
-    summary = running.run(announced(campaign, running.jobs))
+    summary = running.run(check_and_announce(campaign, running.jobs))
     with Phases() as phases:
         phases.phase("Ranking")
         found = measure(plan, summary.folder)

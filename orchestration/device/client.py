@@ -188,7 +188,7 @@ def gather(
     return answers
 
 
-def answered(answers: dict[Key, Any]) -> dict[Key, Any]:
+def require_answers(answers: dict[Key, Any]) -> dict[Key, Any]:
     """Return the answers of `gather`. Raises the first DeviceError among them."""
     for answer in answers.values():
         if isinstance(answer, DeviceError):
@@ -196,7 +196,7 @@ def answered(answers: dict[Key, Any]) -> dict[Key, Any]:
     return answers
 
 
-def side_by_side(
+def in_parallel(
     accesses: Iterable[Access], work: Callable[[Access], T]
 ) -> dict[str, T | DeviceError]:
     """Do `work` for all devices in parallel; return results or DeviceErrors by device."""
@@ -239,7 +239,7 @@ class Fleet:
 
     def exchange(self, requests: Mapping[str, Request]) -> dict[str, Any]:
         """Send each device its own request; otherwise like `ask`."""
-        return answered(
+        return require_answers(
             gather({device: (self.agents[device], said) for device, said in requests.items()})
         )
 
@@ -274,7 +274,7 @@ def open_agents(
 
     agents: dict[str, AgentClient] = {}
     problems: list[DeviceError] = []
-    for device, made in side_by_side(accesses, start).items():
+    for device, made in in_parallel(accesses, start).items():
         if isinstance(made, DeviceError):
             problems.append(made)
         else:

@@ -54,7 +54,7 @@ def ssh_config(name: str = "", user: str = "", port: int = 0) -> SSHConfig:
     return config
 
 
-def way(access: Access) -> list[Hop]:
+def hops_to(access: Access) -> list[Hop]:
     """Return the hops to a device in their order; the device is the last. Raises LoginRefused."""
     from paramiko import SSHException
 

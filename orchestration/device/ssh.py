@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable
-from orchestration.device.jump_hosts import Hop, Proxy, ssh_config, way
+from orchestration.device.jump_hosts import Hop, Proxy, hops_to, ssh_config
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -67,7 +67,7 @@ def connect(access: Access, known_hosts_file: str, secrets: Secrets | None = Non
 
     Raises LoginRefused for any hop's host key, a key or a password; DeviceGone without an answer.
     """
-    *jumps, last = way(access)
+    *jumps, last = hops_to(access)
     login = _Login(access, known_hosts_file, secrets or Secrets())
     connection: Connection | None = None
     with _THROUGH_HOPS if jumps or last.command else nullcontext():

@@ -23,7 +23,7 @@ from orchestration.cli.options import (
     Runs,
     verb,
 )
-from orchestration.cli.run import Running, announced, backend_named
+from orchestration.cli.run import RunOptions, backend_named, check_and_announce
 from orchestration.cli.terminal import Phases, print_json, write_page
 from orchestration.core.machine import spare_threads
 from orchestration.render.table import table
@@ -191,7 +191,7 @@ def run_all(
                 text = f"{campaign.name}: moved away {count} trials of earlier settings"
                 typer.echo(text, err=True)
             typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
-            summary = Running(runs, jobs).run_on(executor, announced(campaign, jobs))
+            summary = RunOptions(runs, jobs).run_on(executor, check_and_announce(campaign, jobs))
             show(summary_table(summary), file=sys.stderr)
             code = max(code, summary.exit_code)
             finished += summary.finished

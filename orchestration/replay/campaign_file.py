@@ -14,7 +14,7 @@ from typing import Any
 from inventory.files import load_testbed
 from inventory.strictyaml import parse, suggest
 from inventory.testbed_json import testbed_to_json
-from orchestration.campaign.controls import written
+from orchestration.campaign.controls import format_parameter
 from orchestration.core.capabilities import capabilities
 from orchestration.core.congestion import PROGRAM, congestion_control
 from orchestration.core.errors import InputError, unreadable
@@ -136,7 +136,11 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
     given, own = roce.parameters, {}
     if roce.control not in (DCQCN, PROGRAM):
         known = congestion_control(roce.control).parameters
-        own = {name: written(known[name], value) for name, value in roce.values if name in known}
+        own = {
+            name: format_parameter(known[name], value)
+            for name, value in roce.values
+            if name in known
+        }
     # sets that follow the NICs' rate are left out: they differ on NICs of another rate
     sets = [name for name in DCQCN_SETS if name not in RATE_PARAMETERS]
     if not is_former_hpcc(given):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestration.cli.options import InventoryOption, Passwords, verb
-from orchestration.cli.run import Running, announced, on_rack, rack_of
+from orchestration.cli.run import RunOptions, check_and_announce, rack_access, with_rack_scale
 from orchestration.core.machine import spare_threads
 from orchestration.replay.request import ReplayRequest
 
@@ -16,7 +16,7 @@ from orchestration.replay.request import ReplayRequest
 def replay(
     *,
     request: ReplayRequest,
-    running: Running,
+    running: RunOptions,
     inventory: InventoryOption = None,
     passwords: Passwords,
     plan_only: Annotated[bool, "Write the campaign and show its plan; run nothing."] = False,
@@ -48,8 +48,8 @@ def replay(
         typer.echo(f"campaign: {prepared.file}", err=True)
     # check all campaigns before running the first
     campaigns = [load_campaign(prepared.file) for prepared in replays]
-    rack = rack_of(campaigns[0], inventory, passwords)
-    campaigns = [on_rack(campaign, rack) for campaign in campaigns]
+    rack = rack_access(campaigns[0], inventory, passwords)
+    campaigns = [with_rack_scale(campaign, rack) for campaign in campaigns]
     if plan_only:
         from orchestration.cli.plan import show_plan
 
@@ -58,7 +58,7 @@ def replay(
         return
     exit_code = 0
     for campaign in campaigns:
-        summary = running.run(announced(campaign, running.jobs), rack)
+        summary = running.run(check_and_announce(campaign, running.jobs), rack)
         running.show(summary)
         exit_code = max(exit_code, summary.exit_code)
     raise typer.Exit(exit_code)

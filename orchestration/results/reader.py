@@ -153,7 +153,7 @@ LOAD_FACT = "load"
 AMOUNTS = ("offered", "delivered", "discarded")
 
 
-def is_current(fact: Mapping[str, Any]) -> bool:
+def is_current_load_fact(fact: Mapping[str, Any]) -> bool:
     """Return whether a fact `load` means by `delivered` what receivers accepted.
 
     Earlier versions counted what arrived, discarded bytes too, and had no `discarded_bytes`. Flows
@@ -162,7 +162,7 @@ def is_current(fact: Mapping[str, Any]) -> bool:
     return "discarded_bytes" in fact
 
 
-def written_shares(result: TrialResult) -> dict[str, float | None]:
+def recorded_load_shares(result: TrialResult) -> dict[str, float | None]:
     """Return the shares of the hosts' line rates that a trial wrote down, by key; else None.
 
     What an earlier version wrote is left out where it meant something else.
@@ -170,7 +170,7 @@ def written_shares(result: TrialResult) -> dict[str, float | None]:
     fact = result.facts.get(LOAD_FACT) or {}
     keys = [f"{name}_load" for name in AMOUNTS]
     known = set(keys)
-    if not is_current(fact):
+    if not is_current_load_fact(fact):
         lasting = (p for p in result.spec.traffic if p.lasts)
         known = set() if any(lasting) else {"offered_load"}
     return {key: fact.get(key) if key in known else None for key in keys}
@@ -182,7 +182,7 @@ _OF_CAMPAIGN = ("campaign.yml", "journal.jsonl", INTERIM_FILE)
 
 
 @dataclass(frozen=True)
-class FoundTrials:
+class TrialInRun:
     """A finished trial. `run` is its campaign's folder, seen from the path that was given."""
 
     run: str
@@ -212,7 +212,7 @@ def recorded_files(paths: Iterable[Path]) -> Iterator[Path]:
         yield from (folder / name for folder in campaigns for name in _OF_CAMPAIGN)
 
 
-def find_trials(paths: Iterable[Path]) -> tuple[FoundTrials, ...]:
+def find_trials(paths: Iterable[Path]) -> tuple[TrialInRun, ...]:
     """Return the trials at and below `paths`, sorted by folder, each once.
 
     Raises InputError for a path that does not exist, a damaged `trial.json`, or if no trial is
@@ -234,7 +234,7 @@ def find_trials(paths: Iterable[Path]) -> tuple[FoundTrials, ...]:
             "name run folders, or a folder that has some; `closloop run CAMPAIGN` makes them",
         )
     return tuple(
-        FoundTrials(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
+        TrialInRun(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
     )
 
 

@@ -30,7 +30,7 @@ _TICK_S = 0.2
 Figures = dict[str, dict[str, float] | None]
 
 
-def refuse_other_looks(folder: Path, rule: StoppingRule) -> None:
+def refuse_other_analysis_plan(folder: Path, rule: StoppingRule) -> None:
     """Raise InputError if the results in a run folder were looked at by another plan.
 
     Its intervals would not be valid: part of the error was spent on other looks.
@@ -92,7 +92,7 @@ class Rounds:
         """Look at the conditions that are not done, when all trials that are due have ended.
 
         Returns what was found, nothing if `stop` said so meanwhile; `forks` as for
-        `measure_apart`. Raises InputError for a finished trial that cannot be read.
+        `measure_in_process`. Raises InputError for a finished trial that cannot be read.
         """
         rule = self.rule
         assert rule is not None
@@ -107,7 +107,7 @@ class Rounds:
             and (folder / trial.id).exists()
         ]
         places = [folder / name for name in new]
-        measured = measure_apart(places, rule.of, tick, stop, forks=forks)
+        measured = measure_in_process(places, rule.of, tick, stop, forks=forks)
         if measured is None:
             return []
         self._known |= measured
@@ -141,7 +141,7 @@ class Rounds:
         there = [folder / trial.id for trial in self._trials if (folder / trial.id).exists()]
         for done, place in enumerate(there):
             progress(done, len(there))
-            self._known |= measure_all([place], rule.of)
+            self._known |= measure_trials([place], rule.of)
         found = {key: likely_repeats(rule, self._looks, self._values(key)) for key in self._groups}
         known = {key: repeats for key, repeats in found.items() if repeats is not None}
         return known if len(known) == len(found) else None
@@ -164,7 +164,7 @@ def _key(cell: Mapping[str, Scalar]) -> str:
     return json.dumps(factors_of(cell))
 
 
-def measure_apart(
+def measure_in_process(
     folders: Sequence[Path],
     metrics: Sequence[str],
     tick: Callable[[], None],
@@ -206,7 +206,7 @@ def measure_apart(
     return found
 
 
-def measure_all(folders: Iterable[Path], metrics: Sequence[str]) -> Figures:
+def measure_trials(folders: Iterable[Path], metrics: Sequence[str]) -> Figures:
     """Return the metrics of finished trials by the folders' names, None where a trial is invalid.
 
     Raises InputError for a file that cannot be read.
@@ -220,7 +220,7 @@ def measure_all(folders: Iterable[Path], metrics: Sequence[str]) -> Figures:
 
 def _measure(folders: Iterable[Path], metrics: Sequence[str], sender: Connection) -> None:
     try:
-        found = measure_all(folders, metrics)
+        found = measure_trials(folders, metrics)
     except InputError as error:
         sender.send(error.problems)
         return

@@ -8,9 +8,9 @@ from functools import partial
 
 from inventory.strictyaml import read
 from orchestration.analysis.metrics import METRICS
-from orchestration.campaign.deliverable_load import predicted_shortfalls
+from orchestration.campaign.deliverable_load import shortfall_messages
 from orchestration.campaign.expand import Campaign
-from orchestration.campaign.marks import Marking, marking
+from orchestration.campaign.unresponsive import UnresponsiveConditions, unresponsive_conditions
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
@@ -43,11 +43,14 @@ _LACKING: Mapping[Need, tuple[str, str]] = {
 class CheckedCampaign(Campaign):
     """A campaign that fits its backend. The metrics of its `repeats` are under their own names."""
 
-    marking: Marking
+    unresponsive_conditions: UnresponsiveConditions
 
     def notices(self) -> list[str]:
         """Return what a user should know before it runs."""
-        return [*self.marking.sentences, *predicted_shortfalls(self.trials, self.testbeds)]
+        return [
+            *self.unresponsive_conditions.sentences,
+            *shortfall_messages(self.trials, self.testbeds),
+        ]
 
 
 def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampaign:
@@ -59,14 +62,14 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     """
     rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
     check_fit(campaign.trials, campaign.testbeds, campaign.location_of_tuner)
-    found = marking(campaign.trials, campaign.testbeds)
+    found = unresponsive_conditions(campaign.trials, campaign.testbeds)
     raise_any(found.problems(campaign.location_of_tuner))
     nics = (trial.host.roce for trial in campaign.trials)
     if with_policies and any(nic is not None and nic.program for nic in nics):
         from orchestration.backends.emulated.bpf_programs import check_policies
 
         check_policies(campaign.trials)
-    return CheckedCampaign(**{**vars(campaign), "repeats": rule}, marking=found)
+    return CheckedCampaign(**{**vars(campaign), "repeats": rule}, unresponsive_conditions=found)
 
 
 def _with_known_metrics(campaign: Campaign, rule: StoppingRule) -> StoppingRule:

@@ -112,7 +112,7 @@ class _Worker:
     begin_s: float
 
 
-class Pool:
+class ProcessPool:
     """Worker processes, one per job, that run `do`. Always close it."""
 
     def __init__(self, backend: Backend, do: Work = work) -> None:
@@ -281,7 +281,7 @@ class LocalExecutor:
 
     def workers(self, backend: Backend, do: Work = work) -> WorkerPool:
         """Return a pool."""
-        return Pool(backend, do)
+        return ProcessPool(backend, do)
 
 
 THIS_MACHINE: Executor = LocalExecutor()

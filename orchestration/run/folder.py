@@ -32,7 +32,7 @@ TRIAL_STARTED = "trial-started"
 TRIAL_FINISHED = "trial-finished"
 TRIAL_FAILED = "trial-failed"
 TRIAL_LOST = "trial-lost"
-LOOKED = "looked"
+INTERIM_ANALYSIS = "looked"
 
 
 class Journal:
@@ -92,7 +92,7 @@ def read_history(folder: Path) -> History:
             ended_s = at_s
         if event == RUN_STARTED:
             planned, state = int(entry["trials"]), ""
-        elif event == LOOKED:
+        elif event == INTERIM_ANALYSIS:
             planned = int(entry["trials"])
         elif event == TRIAL_FAILED:
             failed[trial] = str(entry["message"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestration.core import plugins
 from orchestration.core.errors import NotReadyError, check_known
-from orchestration.run.adaptive import Rounds, refuse_other_looks
+from orchestration.run.adaptive import Rounds, refuse_other_analysis_plan
 from orchestration.run.backend_factory import RackAccess, backend
 from orchestration.run.executors import THIS_MACHINE, Executor, check_disk
 from orchestration.run.folder import RunFolder
@@ -126,7 +126,7 @@ def run_campaign(
     """
     folder = RunFolder(out / campaign.name)
     if campaign.repeats is not None and not fresh:
-        refuse_other_looks(folder.path, campaign.repeats)
+        refuse_other_analysis_plan(folder.path, campaign.repeats)
     todo = [trial for trial in campaign.trials if fresh or not folder.of(trial).exists()]
     for testbed, trials in _by_testbed(todo, campaign.testbeds):
         place.check(backend, testbed, jobs, trials)

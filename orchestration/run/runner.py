@@ -194,7 +194,7 @@ class Runner:
         write_interim_analyses(self._folder.path, rule, summary.condition_statuses)
         self._take_due()
         self._folder.journal.add(
-            log.LOOKED,
+            log.INTERIM_ANALYSIS,
             trials=summary.trials,
             finished=summary.skipped,
             conditions=[standing.to_json() for standing in found],

@@ -38,7 +38,7 @@ class RunningTrial:
 
 
 @dataclass
-class Tally:
+class TrialCounts:
     """Counts of a run's trials, and the running trials by id."""
 
     trials: int = 0
@@ -78,14 +78,14 @@ class Tally:
         return (waiting * mean_s + started) / self.jobs
 
 
-def status_line(tally: Tally, now_s: float) -> str:
+def status_line(counts: TrialCounts, now_s: float) -> str:
     """Return `3 of 10 done, 2 running, 1 failed, 40.0 s of wall time left`."""
-    parts = [f"{tally.done} of {tally.trials} done", f"{len(tally.running)} running"]
-    if tally.failed:
-        parts.append(f"{tally.failed} failed")
-    if tally.invalid:
-        parts.append(f"{tally.invalid} invalid")
-    left_s = tally.left_s(now_s)
+    parts = [f"{counts.done} of {counts.trials} done", f"{len(counts.running)} running"]
+    if counts.failed:
+        parts.append(f"{counts.failed} failed")
+    if counts.invalid:
+        parts.append(f"{counts.invalid} invalid")
+    left_s = counts.left_s(now_s)
     if left_s is not None:
         parts.append(f"{clock_text(left_s)} of wall time left")
     return ", ".join(parts)
@@ -117,7 +117,7 @@ class RunState:
 
     folder: Path
     now_s: float
-    tally: Tally
+    counts: TrialCounts
     ended: str
     trials: tuple[TrialState, ...]
     remarks: tuple[tuple[str, str, str], ...]
@@ -166,13 +166,13 @@ class RunReader:
             self._story.take(entry)
         story, now_s = self._story, time.time()
         trials = []
-        for name, running in story.tally.running.items():
+        for name, running in story.counts.running.items():
             if (state := self._trial(name, running)) is not None:
                 trials.append(state)
                 running.end_ns = state.spec.duration_ns
                 running.wall_s = now_s - running.began_s
                 running.virtual_ns = state.snapshot.t_ns if state.snapshot else 0
-        self._known = {n: about for n, about in self._known.items() if n in story.tally.running}
+        self._known = {n: about for n, about in self._known.items() if n in story.counts.running}
         ended = story.ended
         if not ended and not _is_held(self.folder):
             # It may have ended normally since the journal was read.
@@ -180,7 +180,9 @@ class RunReader:
             for entry in entries:
                 story.take(entry)
             ended = story.ended or "was killed: no process holds its folder any more"
-        return RunState(self.folder, now_s, story.tally, ended, tuple(trials), tuple(story.remarks))
+        return RunState(
+            self.folder, now_s, story.counts, ended, tuple(trials), tuple(story.remarks)
+        )
 
     def _trial(self, name: str, running: RunningTrial) -> TrialState | None:
         work = work_folder(self.folder, name)
@@ -210,7 +212,7 @@ class RunReader:
 class _Story:
     """The content of a journal."""
 
-    tally: Tally = field(default_factory=Tally)
+    counts: TrialCounts = field(default_factory=TrialCounts)
     ended: str = ""
     verdicts: dict[str, bool] = field(default_factory=dict)
     remarks: list[tuple[str, str, str]] = field(default_factory=list)
@@ -218,35 +220,35 @@ class _Story:
     def take(self, entry: Mapping[str, Any]) -> None:
         event, trial = entry["event"], str(entry.get("trial", ""))
         if event == log.RUN_STARTED:
-            self.tally = Tally(entry["trials"], entry["finished"], entry["jobs"])
+            self.counts = TrialCounts(entry["trials"], entry["finished"], entry["jobs"])
             self.ended = ""
             self.remarks = [remark for remark in self.remarks if remark[1] != "failed"]
-        elif event == log.LOOKED:
-            self.tally.trials, self.tally.earlier = entry["trials"], entry["finished"]
+        elif event == log.INTERIM_ANALYSIS:
+            self.counts.trials, self.counts.earlier = entry["trials"], entry["finished"]
         elif event == log.TRIAL_STARTED:
-            self.tally.running[trial] = RunningTrial(
+            self.counts.running[trial] = RunningTrial(
                 datetime.fromisoformat(entry["at"]).timestamp()
             )
         elif event == log.TRIAL_FINISHED:
             self._end(trial, entry)
-            self.tally.finished += 1
+            self.counts.finished += 1
             self.verdicts[trial] = valid = bool(entry["valid"])
             word = "warning" if valid else "invalid"
             self.remarks += [(trial, word, str(text)) for text in entry["reasons"]]
         elif event == log.TRIAL_FAILED:
             self._end(trial, entry)
-            self.tally.failed += 1
+            self.counts.failed += 1
             self.remarks.append((trial, "failed", str(entry["message"])))
         elif event == log.RUN_FINISHED:
             self.ended = f"finished at {_clock(entry['at'])}"
         elif event == log.RUN_INTERRUPTED:
-            self.tally.running.clear()
+            self.counts.running.clear()
             self.ended = f"was interrupted at {_clock(entry['at'])}"
-        self.tally.invalid = sum(not valid for valid in self.verdicts.values())
+        self.counts.invalid = sum(not valid for valid in self.verdicts.values())
 
     def _end(self, trial: str, entry: Mapping[str, Any]) -> None:
-        self.tally.running.pop(trial, None)
-        self.tally.spent_s += float(entry.get("wall_s", 0.0))
+        self.counts.running.pop(trial, None)
+        self.counts.spent_s += float(entry.get("wall_s", 0.0))
 
 
 class _Tail:

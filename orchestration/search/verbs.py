@@ -91,7 +91,7 @@ def search(
     """
     spare_threads()
 
-    from orchestration.campaign.search_result import found_yaml
+    from orchestration.campaign.search_result import search_result_yaml
     from orchestration.core.outputs import check_outputs, write_output
     from orchestration.run.checked import checked
     from orchestration.search.halving import SearchBudget
@@ -120,7 +120,7 @@ def search(
     with executor_named(cluster) as executor:
         result = run_search(request, out, _Runner(first, out, jobs, executor, fresh=fresh).run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_output(path, found_yaml(result))
+    write_output(path, search_result_yaml(result))
     if as_json:
         print_json(result.model_dump(mode="json", by_alias=True))
         return

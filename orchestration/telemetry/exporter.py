@@ -122,13 +122,13 @@ def _family(
 
 
 def _of_run(state: RunState) -> Iterator[Any]:
-    tally, name = state.tally, state.name
+    counts, name = state.counts, state.name
     trials: list[_Series] = [
-        ((name, "planned"), tally.trials),
-        ((name, "done"), tally.done),
-        ((name, "running"), len(tally.running)),
-        ((name, "failed"), tally.failed),
-        ((name, "invalid"), tally.invalid),
+        ((name, "planned"), counts.trials),
+        ((name, "done"), counts.done),
+        ((name, "running"), len(counts.running)),
+        ((name, "failed"), counts.failed),
+        ((name, "invalid"), counts.invalid),
     ]
     yield _family("run_trials", "Trials of the campaign by state.", ["campaign", "state"], trials)
     active = [((name,), 0 if state.ended else 1)]

@@ -88,16 +88,16 @@ def state_to_json(state: RunState) -> dict[str, Any]:
 
     Unknown figures are None.
     """
-    tally = state.tally
-    left_s = None if state.ended else tally.left_s(state.now_s)
+    counts = state.counts
+    left_s = None if state.ended else counts.left_s(state.now_s)
     return {
         "folder": str(state.folder),
         "ended": state.ended or None,
-        "trials": tally.trials,
-        "done": tally.done,
-        "running": len(tally.running),
-        "failed": tally.failed,
-        "invalid": tally.invalid,
+        "trials": counts.trials,
+        "done": counts.done,
+        "running": len(counts.running),
+        "failed": counts.failed,
+        "invalid": counts.invalid,
         "left_s": None if left_s is None else round(left_s, 1),
         "remarks": [
             {"trial": trial, "kind": kind, "text": text} for trial, kind, text in state.remarks

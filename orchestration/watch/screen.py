@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.live import Live
 
-from orchestration.run.state import RunReader, RunState, Tally, TrialState
+from orchestration.run.state import RunReader, RunState, TrialCounts, TrialState
 from orchestration.watch.view import view
 
 _LEFT, _RIGHT = ("\x1b[D", "\x1bOD", "p"), ("\x1b[C", "\x1bOC", "n")
@@ -156,7 +156,7 @@ def watch_to_the_end(folder: Path, console: Console) -> RunState | None:
 @contextmanager
 def open_run_screen(
     folder: Path,
-) -> Iterator[tuple[Callable[[str], None], Callable[[Tally], None]]]:
+) -> Iterator[tuple[Callable[[str], None], Callable[[TrialCounts], None]]]:
     """Show a run of this process full-screen; the context restores the screen at its end.
 
     Yields two functions: one stores a line to print afterwards, one draws the run's state.
@@ -168,7 +168,7 @@ def open_run_screen(
             drawn_s = float("-inf")
             state: RunState | None = None
 
-            def show(tally: Tally) -> None:
+            def show(counts: TrialCounts) -> None:
                 nonlocal drawn_s, state
                 for meaning in keys.wait(0) if state is not None else ():
                     if meaning != "quit":  # here only Ctrl-C stops a run

@@ -92,11 +92,11 @@ def _in_lines(reader: RunReader) -> None:
     said = ""
     while True:
         state = reader.read()
-        counts = (state.tally.done, state.tally.failed, len(state.tally.running), state.ended)
+        counts = (state.counts.done, state.counts.failed, len(state.counts.running), state.ended)
         if str(counts) != said:
             said = str(counts)
             how = f" {state.ended}" if state.ended else ""
-            print(f"{state.name}{how}: {status_line(state.tally, state.now_s)}", flush=True)
+            print(f"{state.name}{how}: {status_line(state.counts, state.now_s)}", flush=True)
         if state.ended:
             return
         time.sleep(_LINE_EVERY_S)

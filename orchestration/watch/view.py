@@ -75,12 +75,12 @@ class _Drawn:
 
     def head(self, state: RunState) -> list[Text]:
         """The run: its progress, its duration, and how it ended."""
-        line = Text(f"{state.name}: {status_line(state.tally, state.now_s)}", style="bold")
+        line = Text(f"{state.name}: {status_line(state.counts, state.now_s)}", style="bold")
         if state.ended:
             line = Text(f"{state.name} {state.ended}: ", style="bold")
             line.append(_result(state))
-        ended = state.tally.done + state.tally.failed
-        return [line, self._bar(ended, state.tally.trials, self._width)]
+        ended = state.counts.done + state.counts.failed
+        return [line, self._bar(ended, state.counts.trials, self._width)]
 
     def trials(self, state: RunState, shown: TrialState | None) -> list[Text]:
         """One line per running trial, including the shown one."""
@@ -271,11 +271,11 @@ def _value(number: float, unit: str) -> str:
 
 
 def _result(state: RunState) -> str:
-    tally = state.tally
-    parts = [f"{tally.done} of {tally.trials} trials done"]
-    parts += [f"{tally.invalid} invalid"] if tally.invalid else []
-    parts += [f"{tally.failed} failed"] if tally.failed else []
-    parts += [f"{clock_text(tally.spent_s)} of trials' wall time"] if tally.spent_s else []
+    counts = state.counts
+    parts = [f"{counts.done} of {counts.trials} trials done"]
+    parts += [f"{counts.invalid} invalid"] if counts.invalid else []
+    parts += [f"{counts.failed} failed"] if counts.failed else []
+    parts += [f"{clock_text(counts.spent_s)} of trials' wall time"] if counts.spent_s else []
     return ", ".join(parts)
 
 

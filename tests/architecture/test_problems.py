@@ -21,7 +21,7 @@ VERBS = re.compile(r"/verbs?(_\w+)?\.py:")
 NO_REMEDIES = (
     "orchestration/analysis/index.py",
     "orchestration/analysis/report/report_page.py",
-    "orchestration/campaign/starter/text.py",
+    "orchestration/campaign/skeleton/text.py",
     "orchestration/cli/",
     "orchestration/exchange/containerlab/",
     "orchestration/exchange/csv_flows.py",

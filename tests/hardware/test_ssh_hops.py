@@ -9,7 +9,7 @@ import pytest
 from inventory.rack import Access
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceGone, LoginRefused
-from orchestration.device.jump_hosts import Hop, way
+from orchestration.device.jump_hosts import Hop, hops_to
 from orchestration.device.ssh import Secrets
 
 pytestmark = pytest.mark.ssh
@@ -72,7 +72,7 @@ def test_jump_hosts_are_visited_in_the_order_of_proxyjump(home, loopback, jump_h
         home, block("a", first), block("b", second), block("shut", closed),
         "Host 127.0.0.1\n  ProxyJump a,b\n",
     )  # fmt: skip
-    assert [hop.name for hop in way(device(loopback))] == ["a", "b", "127.0.0.1"]
+    assert [hop.name for hop in hops_to(device(loopback))] == ["a", "b", "127.0.0.1"]
     know(home, loopback, first, second, closed)
     AgentClient(device(loopback), "", []).close()
 
@@ -193,7 +193,7 @@ def test_what_openssh_reads_in_a_configuration(home):
 
     def names(text):
         configure(home, text)
-        return [(hop.name, hop.user, hop.port) for hop in way(access)[:-1]]
+        return [(hop.name, hop.user, hop.port) for hop in hops_to(access)[:-1]]
 
     assert names("Host *\n  User me\n  ProxyJump you@a:99,ssh://[::1]\n") == [
         ("a", "you", 99), ("::1", "me", 22),
@@ -206,16 +206,16 @@ def test_what_openssh_reads_in_a_configuration(home):
         ("b", "me", 22), ("a", "me", 22), ("c", "me", 22),
     ]  # fmt: skip
     configure(home, "Host *\n  ProxyCommand nc %h %p %r\n  ProxyJump a\n")
-    assert way(access) == [dataclasses.replace(last, command="nc 10.0.0.9 2222 admin")]
+    assert hops_to(access) == [dataclasses.replace(last, command="nc 10.0.0.9 2222 admin")]
     configure(home, "Host a\n ProxyJump b\nHost b\n ProxyJump a\nHost 10.*\n ProxyJump a\n")
     with pytest.raises(LoginRefused, match="in a circle: a, b, a"):
-        way(access)
+        hops_to(access)
     configure(home, "Match nonsense\n ProxyJump a\n")
     with pytest.raises(LoginRefused, match=r"leaf1: ~/.ssh/config cannot be read: "):
-        way(access)
+        hops_to(access)
     configure(home, "Host *\n ProxyJump a b\n")
     with pytest.raises(LoginRefused, match="'a b' is no host"):
-        way(access)
+        hops_to(access)
 
 
 def test_a_jump_host_that_does_not_answer_is_named(home, loopback):

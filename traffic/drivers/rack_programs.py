@@ -19,7 +19,7 @@ from orchestration.core.problems import of_text
 from orchestration.core.records import FlowRecords, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.device.client import Clock, Fleet, answered, gather
+from orchestration.device.client import Clock, Fleet, gather, require_answers
 from orchestration.device.errors import DeviceError, printable
 from traffic.drivers.connections import SERVICE as RDMA_SERVICE
 from traffic.drivers.connections import Gids, host_addresses, rdma_end, services
@@ -331,7 +331,7 @@ class RackPrograms:
             request = {"program": name, **arguments}
             said = (request.pop("op", op), request)
             requests[host, name] = (self._fleet.agents[host], said)
-        return answered(gather(requests))
+        return require_answers(gather(requests))
 
     def _take_events(self) -> None:
         """Note which programs have ended by the agents' events; leave other services' events."""

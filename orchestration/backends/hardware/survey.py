@@ -17,7 +17,7 @@ from inventory.cabling import (
     fabric_addresses,
 )
 from inventory.rack import Access, Rack
-from orchestration.device.client import AgentClient, side_by_side
+from orchestration.device.client import AgentClient, in_parallel
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable, unreadable
 from orchestration.device.ssh import Secrets
 
@@ -42,7 +42,7 @@ def survey_rack(
         finally:
             on_done(access.device)
 
-    return side_by_side(rack.access.values(), survey)
+    return in_parallel(rack.access.values(), survey)
 
 
 def survey_device(

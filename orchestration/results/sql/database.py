@@ -24,7 +24,7 @@ from orchestration.core.condition import labels_of
 from orchestration.core.errors import InputError
 from orchestration.core.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 from orchestration.core.trial import checkpoint_in
-from orchestration.results.reader import FoundTrials, find_trials, written_shares
+from orchestration.results.reader import TrialInRun, find_trials, recorded_load_shares
 from orchestration.results.tables import TABLES, check_file, is_absent, no_rows_arrow
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ _UNKNOWN = {
 }
 
 
-def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[FoundTrials]) -> None:
+def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[TrialInRun]) -> None:
     """Create the tables `trials` and `reasons` in `connection`."""
     cell = cell_types(found)
     shape = {**_TRIALS, "cell": cell} if cell else {**_TRIALS, "cell": "JSON"}
@@ -86,12 +86,12 @@ def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[FoundTr
     _create(connection, "reasons", _REASONS, reasons)
 
 
-def identity(trial: FoundTrials) -> dict[str, str]:
+def identity(trial: TrialInRun) -> dict[str, str]:
     """Return the columns that identify the trial of a row, in every table."""
     return {"run": trial.run, "campaign": trial.result.spec.campaign, "trial": trial.trial}
 
 
-def cell_types(found: Sequence[FoundTrials]) -> dict[str, str]:
+def cell_types(found: Sequence[TrialInRun]) -> dict[str, str]:
     """Return factor -> SQL type of its values: numeric or boolean if all values are, else text."""
     kinds: dict[str, set[str]] = {}
     for trial in found:
@@ -101,7 +101,7 @@ def cell_types(found: Sequence[FoundTrials]) -> dict[str, str]:
     return {name: kind.pop() if len(kind) == 1 else _TEXT for name, kind in kinds.items()}
 
 
-def _trial(trial: FoundTrials) -> dict[str, Any]:
+def _trial(trial: TrialInRun) -> dict[str, Any]:
     result, spec = trial.result, trial.result.spec
     said = spec.to_json()
     return {
@@ -117,7 +117,7 @@ def _trial(trial: FoundTrials) -> dict[str, Any]:
         "congestion_control": spec.host.congestion_control,
         "min_rto_ns": spec.host.min_rto_ns,
         "wall_s": result.facts.get("wall_s"),
-        **written_shares(result),
+        **recorded_load_shares(result),
         "tuner_params": spec.tuner.params,
         "traffic": said["traffic"],
         "faults": said["faults"],
@@ -141,7 +141,7 @@ def _create(
 
 
 def create_view(
-    connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[FoundTrials]
+    connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[TrialInRun]
 ) -> None:
     """Create the view of table `name` over all trials.
 

@@ -21,7 +21,7 @@ FORMATS = ("table", "csv", "json", "parquet")
 _BATCH_ROWS = 100_000
 
 
-def check_place(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Raise InputError for a path in a trial's folder."""
     if (path.absolute().parent / TRIAL_FILE).exists():
         raise InputError.single(
@@ -32,10 +32,10 @@ def check_place(path: Path) -> None:
 def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> int:
     """Write all rows to `path`, which appears when it is complete; return their number.
 
-    Raises InputError if the path cannot be written or `check_place` refuses it, and if the query
-    fails while it yields rows.
+    Raises InputError if the path cannot be written, if `check_output_path` refuses it, and if the
+    query fails while it yields rows.
     """
-    check_place(path)
+    check_output_path(path)
     try:
         with whole_file(path) as partial:
             if kind == "parquet":

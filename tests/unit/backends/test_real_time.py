@@ -27,7 +27,7 @@ from orchestration.backends.emulated.real_time import (
 )
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
-from orchestration.cli.run import at_scale
+from orchestration.cli.run import with_chosen_scale
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.records import Samples
 from orchestration.core.trial import LINUX, FaultSpec, HostSpec, TrialSpec
@@ -277,19 +277,19 @@ def test_plain_queues_are_read_without_marks_which_are_the_programs():
 
 
 def test_a_scale_is_asked_for_in_real_time_only(file, monkeypatch):
-    (trial, _) = at_scale(load_campaign(file, clock="real"), "40").trials
+    (trial, _) = with_chosen_scale(load_campaign(file, clock="real"), "40").trials
     assert trial.scale == 40
     monkeypatch.setattr(forwarding, "stored_or_measured_hops_per_s", lambda: 1_000)
-    (trial, _) = at_scale(load_campaign(file, clock="real"), "auto").trials
+    (trial, _) = with_chosen_scale(load_campaign(file, clock="real"), "auto").trials
     assert trial.scale == forwarding.smallest_scale(SEVEN, 1_000)
-    assert at_scale(load_campaign(file), None).trials[0].scale == 1
+    assert with_chosen_scale(load_campaign(file), None).trials[0].scale == 1
     for clock, backend, text, says in (
         ("real", "emulated", "0", "no scale"),
         ("virtual", "emulated", "40", "carry any rates"),
         ("virtual", "hardware", "40", "the rack's scale"),
     ):
         with pytest.raises(InputError, match=says):
-            at_scale(load_campaign(file, clock=clock, backend=backend), text)
+            with_chosen_scale(load_campaign(file, clock=clock, backend=backend), text)
 
 
 def test_dctcp_is_a_program_where_the_kernel_has_none_and_takes_one(monkeypatch):

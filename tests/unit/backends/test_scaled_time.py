@@ -19,7 +19,7 @@ from orchestration.backends.common.dilation import (
 )
 from orchestration.backends.hardware.readiness import check_same_fabric, check_scale
 from orchestration.campaign.expand import load_campaign
-from orchestration.campaign.scale import in_words, with_scale
+from orchestration.campaign.scale import describe_scale, with_scale
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import LoadBalancingSpec
@@ -268,12 +268,12 @@ def test_a_campaign_on_a_scaled_rack(tmp_path):
     file.write_text(CAMPAIGN)
     campaign = load_campaign(file, backend="hardware")
     assert with_scale(campaign, 1) == campaign
-    assert in_words(campaign) == ""
+    assert describe_scale(campaign) == ""
     made = with_scale(campaign, 2_000)
     assert {one.scale for one in made.trials} == {2_000}
     assert [one.seed for one in made.trials] == [one.seed for one in campaign.trials]
     assert not {one.id for one in made.trials} & {one.id for one in campaign.trials}
-    assert "a trial of 1ms takes 2s" in in_words(made)
+    assert "a trial of 1ms takes 2s" in describe_scale(made)
 
 
 @pytest.mark.parametrize(

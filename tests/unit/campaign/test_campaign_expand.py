@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestration.campaign.expand import Campaign, load_campaign, trial_seed
-from orchestration.campaign.rotation import in_words
+from orchestration.campaign.rotation import describe_rotation
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.trial import CHECKPOINT, TrialSpec
 from tuners.learning.checkpoint import PRETRAINED
@@ -112,7 +112,7 @@ def test_checkpoints_take_turns_over_repeats_alike_in_all_cells(load: Load, tmp_
     assert had == {(k, paths[(k - 1) % 3]) for k in range(1, 8)}
     assert {t.cell["tuner"] for t in trials} == {"mine"}
     assert len({t.id for t in trials}) == len(trials) == 21
-    assert in_words(trials) == [
+    assert describe_rotation(trials) == [
         "mine: 3 checkpoints take turns, unevenly, so that some weigh more: "
         f"{paths[0]} (repeat 1 4 7), {PACKAGED} (repeat 2 5), {paths[2]} (repeat 3 6)"
     ]

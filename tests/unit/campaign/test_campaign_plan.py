@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.campaign.plan import Hops, make_plan, packet_hops
+from orchestration.campaign.plan import PacketHops, make_plan, packet_hops
 from orchestration.cli.plan import plan
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError
@@ -66,18 +66,18 @@ def test_packet_hops_are_packets_times_links_acknowledgements_included(tmp_path:
     trial = load_campaign(path).trials[0]
     schedule = make_schedule(trial, testbed)
 
-    def hops(trial: TrialSpec, acks: float) -> Hops:
+    def hops(trial: TrialSpec, acks: float) -> PacketHops:
         return packet_hops(trial, schedule, testbed, PathTable(testbed), acks)
 
     assert testbed.mss_bytes == 1448
-    assert hops(trial, 0.0) == Hops(691 * 2 + 1 * 4 + 2 * 4, 0)
-    assert hops(trial, 0.5) == Hops((691 * 2 + 1 * 4 + 2 * 4) * 3 // 2, 0)
+    assert hops(trial, 0.0) == PacketHops(691 * 2 + 1 * 4 + 2 * 4, 0)
+    assert hops(trial, 0.5) == PacketHops((691 * 2 + 1 * 4 + 2 * 4) * 3 // 2, 0)
     # 1024 bytes a packet, and one acknowledgement for 16
     host = HostSpec("dcqcn", roce=RoceSpec())
     roce = dataclasses.replace(trial, backend="emulated", fabric=CLOSLOOP, host=host)
-    assert hops(roce, 0.5) == Hops(0, round((977 * 2 + 2 * 4 + 2 * 4) * 17 / 16))
+    assert hops(roce, 0.5) == PacketHops(0, round((977 * 2 + 2 * 4 + 2 * 4) * 17 / 16))
     lone = (dataclasses.replace(trial.traffic[0], congestion_control="cubic"), *trial.traffic[1:])
-    assert hops(dataclasses.replace(roce, traffic=lone), 0.5) == Hops(691 * 3, 17)
+    assert hops(dataclasses.replace(roce, traffic=lone), 0.5) == PacketHops(691 * 3, 17)
     tcp = dataclasses.replace(roce, host=TCP)
     slow = dataclasses.replace(tcp, fabric=LINUX)
     took_s = [hops(item, 0.5).wall_s(mode_of(item).pace) for item in (roce, tcp, slow)]

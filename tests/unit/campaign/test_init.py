@@ -11,10 +11,15 @@ from typer.testing import CliRunner
 from inventory.files import known_testbeds, load_testbed
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
-from orchestration.campaign.starter import arms
-from orchestration.campaign.starter import arms as sizes
-from orchestration.campaign.starter.arms import COMPARISONS, choose, fitting, transport_of
-from orchestration.campaign.starter.write import Answers, make, unfit, write
+from orchestration.campaign.skeleton import arms
+from orchestration.campaign.skeleton import arms as sizes
+from orchestration.campaign.skeleton.arms import (
+    COMPARISONS,
+    choose_arms,
+    fitting_networks,
+    transport_of,
+)
+from orchestration.campaign.skeleton.write import Answers, generate, unfit, write
 from orchestration.cli import init as verb
 from orchestration.core.errors import InputError
 from orchestration.run.checked import checked
@@ -63,7 +68,7 @@ def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, mo
     turn = [pair.values for pair in PAIRS].index((testbed, compare))
     for workload, incast in (LOADS * 2)[(3 * turn) % len(LOADS) :][:2]:
         place = Path(f"{workload}-{incast}.yml")
-        made = make(Answers(testbed, workload, 0.0, incast, compare), place)
+        made = generate(Answers(testbed, workload, 0.0, incast, compare), place)
         write(made)
         campaign, plan = planned(place, tmp_path)
         assert all(len(line) <= 100 for text in made.texts.values() for line in text.splitlines())
@@ -86,7 +91,7 @@ def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, mo
 @pytest.mark.parametrize("compare", COMPARISONS)
 def test_what_the_file_proposes_next_holds_too(compare, tmp_path):
     place = tmp_path / "next.yml"
-    made = make(Answers("drlet-k4", compare=compare, workload="AliStorage2019"), place)
+    made = generate(Answers("drlet-k4", compare=compare, workload="AliStorage2019"), place)
     write(made)
     text = made.texts[place]
     proposed = re.findall(r"^#     ((?:factors|repeats|faults): .+)$", text, re.MULTILINE)
@@ -206,15 +211,17 @@ def test_what_cannot_be_is_refused_before_anything_is_written(run, tmp_path, opt
 
 @pytest.mark.slow
 def test_a_name_is_made_of_the_folder_or_file(tmp_path):
-    assert make(Answers("rlcc-7"), tmp_path / "My first Lab!").name == "my-first-lab"
-    assert make(Answers("rlcc-7"), tmp_path / "a_b.yaml").file == tmp_path / "a_b.yaml"
+    assert generate(Answers("rlcc-7"), tmp_path / "My first Lab!").name == "my-first-lab"
+    assert generate(Answers("rlcc-7"), tmp_path / "a_b.yaml").file == tmp_path / "a_b.yaml"
     with pytest.raises(InputError, match="makes no name"):
-        make(Answers("rlcc-7"), tmp_path / "!.yml")
+        generate(Answers("rlcc-7"), tmp_path / "!.yml")
 
 
 def test_a_network_is_taken_where_its_card_has_the_transport(monkeypatch, tmp_path):
-    assert fitting("acc", "dctcp", GRAPHCC) == tuple(f"acc-dctcp-{seed}" for seed in range(1, 6))
-    assert fitting("drlet", "dctcp", GRAPHCC) == ()  # one network is of one fabric
+    assert fitting_networks("acc", "dctcp", GRAPHCC) == tuple(
+        f"acc-dctcp-{seed}" for seed in range(1, 6)
+    )
+    assert fitting_networks("drlet", "dctcp", GRAPHCC) == ()  # one network is of one fabric
     for name, control in (("acc-rdma-1", "dcqcn"), ("acc-rdma-2", "dcqcn"), ("acc-both", "$cc")):
         card = f'{{"tuner": "acc", "scenario": "host: {{congestion_control: {control}}}"}}'
         (tmp_path / f"{name}.json").write_text(card)
@@ -222,19 +229,19 @@ def test_a_network_is_taken_where_its_card_has_the_transport(monkeypatch, tmp_pa
     monkeypatch.setattr(arms, "PRETRAINED", tmp_path)
     monkeypatch.setattr(arms, "pretrained", lambda: names)
     monkeypatch.setattr(arms.registry, "check", lambda name, params, testbed: ())
-    assert fitting("acc", "dcqcn", GRAPHCC) == ("acc-rdma-1", "acc-rdma-2")
-    entries = [arm.entry for arm in choose(COMPARISONS["ecn-roce"], GRAPHCC).arms]
+    assert fitting_networks("acc", "dcqcn", GRAPHCC) == ("acc-rdma-1", "acc-rdma-2")
+    entries = [arm.entry for arm in choose_arms(COMPARISONS["ecn-roce"], GRAPHCC).arms]
     assert "{name: acc, checkpoint: [acc-rdma-1, acc-rdma-2]}" in entries
     assert entries[-1] == "{name: random, label: placebo-acc, of: acc}"
 
 
 def test_a_learned_tuner_without_a_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr(arms, "pretrained", lambda: ())
-    chosen = choose(COMPARISONS["ecn-tcp"], GRAPHCC)
+    chosen = choose_arms(COMPARISONS["ecn-tcp"], GRAPHCC)
     assert chosen.without == ("acc", "pet", "graphcc")
     assert not any("random" in arm.entry for arm in chosen.arms)
     with pytest.raises(InputError, match="no packaged network of acc was trained under dctcp"):
-        choose(COMPARISONS["ecn-tcp"], GRAPHCC, ("acc",))
+        choose_arms(COMPARISONS["ecn-tcp"], GRAPHCC, ("acc",))
 
 
 def test_the_transport_of_a_scenario():

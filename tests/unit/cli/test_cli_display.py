@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestration.cli.display import Display, Tally, live_view, status_line, summary_table
+from orchestration.cli.display import Display, TrialCounts, live_view, status_line, summary_table
 from orchestration.core import machine
 from orchestration.core.problems import Problem
 from orchestration.core.trial import TrialSpec, TunerSpec
@@ -50,7 +50,7 @@ def said():
 
 @pytest.fixture
 def display(clock, said):
-    return Display("quick on fluid", said.append, lambda tally: None, clock)
+    return Display("quick on fluid", said.append, lambda counts: None, clock)
 
 
 def text(renderable) -> str:
@@ -82,7 +82,7 @@ def test_an_invalid_trial_says_why(display, said):
     display.started(trial(1))
     display.finished(trial(1), Finished(False, ("2 of 9 flows had not ended", "late"), MS, 1.0))
     assert "INVALID: 2 of 9 flows had not ended; late" in said[-1]
-    assert display.tally.invalid == 1
+    assert display.counts.invalid == 1
     display.started(trial(2))
     display.finished(trial(2), Finished(False, ("2 of 9 flows had not ended", "late"), MS, 1.0))
     assert f"INVALID: as {trial(1).id} (1ms of virtual time in 1.0 s)" in said[-1]
@@ -112,16 +112,16 @@ def test_on_a_virtual_rack_a_trial_has_two_times(display, said, monkeypatch):
 
 def test_time_left_is_the_mean_of_what_ended(display, clock):
     display.planned(5, 0, 2)
-    assert display.tally.left_s(clock()) is None
+    assert display.counts.left_s(clock()) is None
     display.started(trial(1))
     display.started(trial(2))
     clock.now_s += 10
     display.finished(trial(1), Finished(True, (), MS, 10.0))
     # trial 2 should end now; three more of 10 s, two at a time
-    assert display.tally.left_s(clock()) == 15.0
+    assert display.counts.left_s(clock()) == 15.0
     display.started(trial(3))
     clock.now_s += 4
-    assert display.tally.left_s(clock()) == (6 + 2 * 10) / 2
+    assert display.counts.left_s(clock()) == (6 + 2 * 10) / 2
 
 
 def test_time_left_follows_progress_before_a_trial_has_ended(display, clock):
@@ -129,7 +129,7 @@ def test_time_left_follows_progress_before_a_trial_has_ended(display, clock):
     display.started(trial(1))
     clock.now_s += 2
     display.progressed(trial(1), Progressed(2 * MS, 10 * MS, 2.0))
-    assert display.tally.left_s(clock()) == 8.0
+    assert display.counts.left_s(clock()) == 8.0
 
 
 def test_the_live_picture_has_virtual_time_and_speed(display, clock):
@@ -137,18 +137,18 @@ def test_the_live_picture_has_virtual_time_and_speed(display, clock):
     display.started(trial(1))
     clock.now_s += 2
     display.progressed(trial(1), Progressed(5 * MS, 10 * MS, 2.0))
-    picture = text(live_view("quick on fluid", display.tally, clock()))
+    picture = text(live_view("quick on fluid", display.counts, clock()))
     assert "quick on fluid: 0 of 3 done, 1 running, 10.0 s of wall time left" in picture
     assert "5ms of 10ms" in picture
     assert "2.5 ms/s" in picture
     display.progressed(trial(1), Progressed(15 * MS, 10 * MS, 6.0))
-    assert "15ms of 10ms draining" in text(live_view("x", display.tally, clock()))
+    assert "15ms of 10ms draining" in text(live_view("x", display.counts, clock()))
 
 
 def test_the_status_line_names_what_is_wrong():
-    tally = Tally(trials=130, jobs=1, finished=20, failed=2, invalid=1, spent_s=22 * 65.0)
+    counts = TrialCounts(trials=130, jobs=1, finished=20, failed=2, invalid=1, spent_s=22 * 65.0)
     said = "20 of 130 done, 0 running, 2 failed, 1 invalid, 1 h 57 min of wall time left"
-    assert status_line(tally, 0.0) == said
+    assert status_line(counts, 0.0) == said
 
 
 def test_the_summary_names_every_trial_that_is_not_as_it_should_be():

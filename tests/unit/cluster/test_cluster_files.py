@@ -179,7 +179,7 @@ def test_ray_is_not_imported_without_the_option(tmp_path):
 
 
 def test_watching_trials_of_a_cluster_is_refused(tmp_path):
-    from orchestration.cli.run import Running
+    from orchestration.cli.run import RunOptions
 
     with pytest.raises(InputError, match="not seen from here"):
-        Running(cluster="auto").run(None, watch=True)
+        RunOptions(cluster="auto").run(None, watch=True)

@@ -17,7 +17,7 @@ from orchestration.agent.linux import vrf
 from orchestration.agent.main import OperationError
 from orchestration.agent.sonic import asics
 from orchestration.agent.sonic.queue_objects import capabilities
-from orchestration.cli.inventory_check import Checked, print_checked
+from orchestration.cli.inventory_check import CheckedRack, print_checked
 from orchestration.core.topology import Device, LinkSpec, Testbed
 from tests.programs import start_redis
 
@@ -202,7 +202,7 @@ def test_the_check_says_that_lockdown_closes_debugfs(capsys):
     rack = rack_of(h1={"nic": "roce"})
     for device, said in (("h1", True), ("h2", False)):
         _, item = findings(rack, device, lockdown="integrity")
-        print_checked(Checked(rack, {device: item}, ()))
+        print_checked(CheckedRack(rack, {device: item}, ()))
         text = capsys.readouterr().out
         line = f"{device}: kernel lockdown (integrity) closes debugfs: its DCQCN parameters"
         assert (line in text) is said

@@ -82,13 +82,13 @@ def test_a_running_trial_shows_its_ports(run):
     assert len(trial.snapshot.qlen_bytes) == len(trial.testbed.queues)
     running = next(state for state in run.states if state.trials)
     assert not running.ended
-    assert running.tally.trials == 2
+    assert running.counts.trials == 2
 
 
 def test_the_end_is_told_with_what_went_wrong(run):
     state = run.reader.read()
     assert state.ended.startswith("finished at ")
-    assert (state.tally.finished, state.tally.failed, len(state.tally.running)) == (1, 1, 0)
+    assert (state.counts.finished, state.counts.failed, len(state.counts.running)) == (1, 1, 0)
     assert state.trials == ()
     assert [(kind, text) for _, kind, text in state.remarks] == [("failed", "a cable is loose")]
 
@@ -121,11 +121,11 @@ def test_a_journal_put_aside_starts_the_story_anew(run, tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text(json.dumps(entry | {"trials": 9}) + "\n")
     reader = RunReader(tmp_path)
-    assert reader.read().tally.trials == 9
+    assert reader.read().counts.trials == 9
     path.rename(tmp_path / "aside")
     reader.read()
     path.write_text(json.dumps(entry | {"trials": 4}) + "\n")
-    assert reader.read().tally.trials == 4
+    assert reader.read().counts.trials == 4
 
 
 def test_the_newest_of_several_runs_is_found(run, tmp_path):

@@ -18,8 +18,8 @@ from orchestration.campaign.search_result import (
     ResultGroup,
     ResultInterval,
     ResultRank,
-    found_yaml,
     read_search_result,
+    search_result_yaml,
 )
 from orchestration.cli.main import app
 from orchestration.core.errors import ClosloopError, InputError
@@ -298,7 +298,7 @@ def test_a_search_goes_on_where_it_was_and_finds_the_same_with_any_number_of_wor
     found = read_search_result(path)
     trials = finished_trials(out / "small-search")
     assert found.trials == len(trials)
-    assert found_yaml(found) == first
+    assert search_result_yaml(found) == first
     specs = [json.loads((one / "trial.json").read_text())["spec"] for one in trials]
     evaluation = {trial_seed(1, n) for n in range(1, 20)}
     assert not evaluation & {spec["seed"] for spec in specs}

@@ -19,7 +19,7 @@ from orchestration.cli.main import app
 from orchestration.core.pattern import STRATA
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import LONG_LIVED, MISSING, UNFINISHED, Samples, Schedule
-from orchestration.results.reader import LOAD_FACT, read_trial, written_shares
+from orchestration.results.reader import LOAD_FACT, read_trial, recorded_load_shares
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
 from tests.trials import trial_spec
@@ -184,14 +184,14 @@ def test_what_an_earlier_version_called_delivered_is_not_shown_as_that(ran, tmp_
     )
     result = read_trial(tmp_path / "t")
     assert to_json(measure_load(result)) == facts[LOAD_FACT]
-    shares = written_shares(result)
+    shares = recorded_load_shares(result)
     assert shares == {
         "offered_load": facts[LOAD_FACT]["offered_load"],
         "delivered_load": None,
         "discarded_load": None,
     }
     lasting = dataclasses.replace(result.spec, traffic=(ConcurrentSpec(2, 0, 0, "h1"),))
-    assert written_shares(dataclasses.replace(result, spec=lasting))["offered_load"] is None
+    assert recorded_load_shares(dataclasses.replace(result, spec=lasting))["offered_load"] is None
 
 
 CAMPAIGN = """\

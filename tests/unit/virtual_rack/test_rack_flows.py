@@ -12,7 +12,7 @@ from inventory.rack import Access, Rack
 from orchestration.agent.main import OperationError
 from orchestration.agent.senders.driver_process import operations
 from orchestration.bench.outcome import bench_trial
-from orchestration.device.client import answered, gather
+from orchestration.device.client import gather, require_answers
 from orchestration.device.errors import DeviceError, DeviceGone
 from traffic.drivers.rack import RackFlows
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -66,7 +66,7 @@ class Fleet:
         return {host: agent.pid for host, agent in self.agents.items()}
 
     def ask(self, op, requests):
-        return answered(
+        return require_answers(
             gather({host: (self.agents[host], (op, said)) for host, said in requests.items()})
         )
 

@@ -22,7 +22,7 @@ from collectors.snapshot import Snapshot, Turned
 from inventory.files import load_testbed
 from orchestration.core.knobs import ECN
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run.state import RunningTrial, RunState, Tally, TrialState
+from orchestration.run.state import RunningTrial, RunState, TrialCounts, TrialState
 from orchestration.watch.ports import state_to_json
 from orchestration.watch.screen import choose, meanings
 from orchestration.watch.view import view
@@ -77,8 +77,9 @@ def trial(name, testbed="graphcc", seed=1, t_ns=4_000_000, **changes):
 
 def state(trials, ended="", remarks=(), **counts):
     running = {item.id: RunningTrial(0.0) for item in trials}
-    tally = Tally(**{"trials": 12, "finished": 3, "spent_s": 30.0, "running": running} | counts)
-    return RunState(Path("runs/quick"), 5.0, tally, ended, tuple(trials), tuple(remarks))
+    counted = {"trials": 12, "finished": 3, "spent_s": 30.0, "running": running} | counts
+    state = Path("runs/quick"), 5.0, TrialCounts(**counted)
+    return RunState(*state, ended, tuple(trials), tuple(remarks))
 
 
 def shown(run, chosen, width=80, height=24, **options):

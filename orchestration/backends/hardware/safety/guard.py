@@ -29,7 +29,7 @@ from orchestration.backends.hardware.safety.restore_result import (
 )
 from orchestration.core.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
-from orchestration.device.client import AgentClient, answered, gather
+from orchestration.device.client import AgentClient, gather, require_answers
 from orchestration.device.errors import DeviceError, DeviceGone
 
 _FEEDS_A_TIMEOUT = 4
@@ -311,7 +311,7 @@ class Guard:
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices in parallel. Raises the first DeviceError, after all have answered."""
-        return answered(self._gather(op, requests))
+        return require_answers(self._gather(op, requests))
 
     def _gather(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices in parallel; return each answer, or its DeviceError."""

@@ -120,7 +120,7 @@ COMPARISONS = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenArms:
     """The arms of a campaign, and those that were left out but would fit.
 
     `without` names the learned tuners that have no packaged network for it.
@@ -131,7 +131,7 @@ class Chosen:
     without: tuple[str, ...] = field(default=())
 
 
-def choose(comparison: Comparison, testbed: Testbed, wanted: Sequence[str] = ()) -> Chosen:
+def choose_arms(comparison: Comparison, testbed: Testbed, wanted: Sequence[str] = ()) -> ChosenArms:
     """Return a comparison's arms on a testbed: the `wanted` ones, by default a fair set.
 
     That has everything but further learned tuners. Each learned one has its placebo beside it.
@@ -140,7 +140,7 @@ def choose(comparison: Comparison, testbed: Testbed, wanted: Sequence[str] = ())
     networks = {
         one.name: found
         for one in comparison.learned
-        if (found := fitting(one.name, comparison.transport, testbed))
+        if (found := fitting_networks(one.name, comparison.transport, testbed))
     }
     _check(comparison, networks, wanted)
     plain = {**comparison.fixed, **comparison.rules}
@@ -163,7 +163,7 @@ def choose(comparison: Comparison, testbed: Testbed, wanted: Sequence[str] = ())
     entries = {arm.entry for arm in taken}
     without = [one.name for one in comparison.learned if one.name not in networks]
     unused = tuple(arm for arm in others if arm.entry not in entries)
-    return Chosen(tuple(taken), unused, tuple(without))
+    return ChosenArms(tuple(taken), unused, tuple(without))
 
 
 def _check(
@@ -186,7 +186,7 @@ def _check(
         raise InputError.single("--tuners", what, remedy)
 
 
-def fitting(tuner: str, transport: str, testbed: Testbed) -> tuple[str, ...]:
+def fitting_networks(tuner: str, transport: str, testbed: Testbed) -> tuple[str, ...]:
     """Return the packaged networks of a tuner for a transport and a fabric.
 
     They are trainings of one tuner from several seeds.

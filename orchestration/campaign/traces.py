@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from inventory.strictyaml import Loc, suggest
-from orchestration.campaign.fields import file_beside
+from orchestration.campaign.fields import resolve_file
 from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.core.pattern import REPEAT, Surroundings, of_repeat
@@ -32,7 +32,7 @@ def surroundings(whole: Fields, testbed: Testbed | None, folder: str) -> Surroun
     """Return what a campaign has around its patterns; its paths start at `folder`."""
 
     def files(name: str) -> tuple[str, ...]:
-        path = file_beside(folder, name)
+        path = resolve_file(folder, name)
         return tuple(dict.fromkeys(of_repeat(path, repeat) for repeat in repeats_of(whole)))
 
     return Surroundings(testbed, whole.get("duration"), files, set())

@@ -13,9 +13,9 @@ from typing import Any
 from inventory.files import load_testbed
 from orchestration.campaign.deliverable_load import deliverable_loads
 from orchestration.campaign.expand import load_campaign
-from orchestration.campaign.starter import arms as sizes
-from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, choose
-from orchestration.campaign.starter.text import Draft, campaign_text, lossless_text
+from orchestration.campaign.skeleton import arms as sizes
+from orchestration.campaign.skeleton.arms import COMPARISONS, DCTCP, Comparison, choose_arms
+from orchestration.campaign.skeleton.text import SkeletonSpec, campaign_text, lossless_text
 from orchestration.core.errors import InputError, Problem, check_known, unwritable
 from orchestration.core.files import write_whole
 from orchestration.core.topology import Testbed
@@ -45,7 +45,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedCampaign:
     """A campaign that was made, not yet in its place: its name, and its files' texts by path."""
 
     name: str
@@ -53,7 +53,7 @@ class Made:
     texts: dict[Path, str]
 
 
-def make(answers: Answers, place: Path) -> Made:
+def generate(answers: Answers, place: Path) -> GeneratedCampaign:
     """Return the campaign for a file (`*.yml`) or a folder, which gets `campaign.yml`.
 
     Raises InputError for answers that do not go together, or that the campaign's checks refuse.
@@ -67,13 +67,13 @@ def make(answers: Answers, place: Path) -> Made:
     load = answers.load or sizes.usual_load(fabric)
     lossless = comparison.transport != DCTCP
     window_ns = sizes.window_ns(fabric)
-    draft = Draft(
+    draft = SkeletonSpec(
         name=name,
         file=str(file),
         **_named(answers, lossless, file),
         fabric=fabric,
         comparison=comparison,
-        chosen=choose(comparison, fabric, answers.tuners),
+        chosen=choose_arms(comparison, fabric, answers.tuners),
         load=sizes.checked_load(load, fabric),
         incast=sizes.incast(fabric) if answers.incast else None,
         warm_up_ns=window_ns,
@@ -87,7 +87,7 @@ def make(answers: Answers, place: Path) -> Made:
         duration_ns=(settled_ns or window_ns) + window_ns,
         settled=settled_ns > 0,
     )
-    return Made(name, file, _texts(draft, file))
+    return GeneratedCampaign(name, file, _texts(draft, file))
 
 
 def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def check_free(place: Path) -> None:
     _refuse_existing([file])
 
 
-def write(made: Made, *, force: bool = False) -> None:
+def write(made: GeneratedCampaign, *, force: bool = False) -> None:
     """Write the campaign's files. Raises InputError, and writes none, if one is there already."""
     if not force:
         _refuse_existing(made.texts)
@@ -161,7 +161,7 @@ def _seen(name: str, file: Path, ends: Sequence[str] = _ENDS) -> str:
     return path if "/" in path else f"./{path}"
 
 
-def _texts(draft: Draft, file: Path) -> dict[Path, str]:
+def _texts(draft: SkeletonSpec, file: Path) -> dict[Path, str]:
     texts = {file: campaign_text(draft)}
     if draft.like:
         texts[_beside(file)] = lossless_text(draft.fabric, draft.like)
@@ -173,7 +173,7 @@ def _beside(file: Path) -> Path:
     return file.with_name(f"{file.stem}-testbed.yml")
 
 
-def _settled_ns(draft: Draft, answers: Answers, file: Path, window_ns: int) -> int:
+def _settled_ns(draft: SkeletonSpec, answers: Answers, file: Path, window_ns: int) -> int:
     """Return a warm-up after which the load can arrive, 0 if none is short enough.
 
     The campaign is loaded for it, so what its checks refuse comes out here.
@@ -186,7 +186,7 @@ def _settled_ns(draft: Draft, answers: Answers, file: Path, window_ns: int) -> i
     return 0
 
 
-def _arrives(draft: Draft, answers: Answers, file: Path) -> bool:
+def _arrives(draft: SkeletonSpec, answers: Answers, file: Path) -> bool:
     """Return whether what a campaign offers can arrive; it is loaded from another place."""
     with tempfile.TemporaryDirectory(prefix="closloop-init-") as place:
         there = Path(place).resolve() / file.name

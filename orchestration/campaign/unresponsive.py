@@ -59,10 +59,10 @@ class Unresponsive:
 
 
 @dataclass(frozen=True)
-class Marking:
+class UnresponsiveConditions:
     """The conditions of a campaign in which no flow answers marks, and whether all are such."""
 
-    unanswered: tuple[Unresponsive, ...]
+    conditions: tuple[Unresponsive, ...]
     everywhere: bool
 
     @property
@@ -71,7 +71,7 @@ class Marking:
 
         It runs if other conditions answer marks, or if it repeats recorded trials.
         """
-        several = [one for one in self.unanswered if len(one.arms) > 1 and not one.replays]
+        several = [one for one in self.conditions if len(one.arms) > 1 and not one.replays]
         return several if self.everywhere else []
 
     def problems(self, location_of_tuner: Callable[[TrialSpec], str]) -> list[Problem]:
@@ -94,14 +94,16 @@ class Marking:
     def sentences(self) -> list[str]:
         """What a plan says: which tuners are the same where, and which work for nothing."""
         groups: dict[tuple[str, ...], list[Unresponsive]] = {}
-        for one in () if self.refused else self.unanswered:
+        for one in () if self.refused else self.conditions:
             names = one.tuners if len(one.arms) > 1 else one.adaptive
             if names:
                 groups.setdefault((one.under, *names), []).append(one)
         return [_sentence(names, found) for (_, *names), found in groups.items()]
 
 
-def marking(trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> Marking:
+def unresponsive_conditions(
+    trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]
+) -> UnresponsiveConditions:
     """Return the conditions of trials in which no flow answers ECN marks."""
     cells: dict[object, TrialSpec] = {}
     for trial in trials:
@@ -115,7 +117,7 @@ def marking(trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> Mar
         if ignores_marks(testbeds[group[0].testbed], group[0])
     ]
     found = [_unanswered(group, testbeds[group[0].testbed]) for group in ignored]
-    return Marking(
+    return UnresponsiveConditions(
         tuple(one for one in found if one.arms), everywhere=len(ignored) == len(conditions)
     )
 

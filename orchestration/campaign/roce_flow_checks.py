@@ -11,7 +11,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 
 
-def check_lasting(
+def check_long_lived(
     loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None
 ) -> Iterator[LocatedProblem]:
     """Report flows without a size, which last, where no RoCE NIC sends them."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.campaign.starter.arms import DCQCN, DCTCP, Arm, Chosen, Comparison, Incast
+from orchestration.campaign.skeleton.arms import DCQCN, DCTCP, Arm, ChosenArms, Comparison, Incast
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 
@@ -18,7 +18,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Draft:
+class SkeletonSpec:
     """All that a first campaign says.
 
     `file` and `testbed` are as the commands and the campaign name them. With `like`, the testbed is
@@ -32,7 +32,7 @@ class Draft:
     like: str
     fabric: Testbed
     comparison: Comparison
-    chosen: Chosen
+    chosen: ChosenArms
     workload: str
     load: float
     incast: Incast | None
@@ -53,7 +53,7 @@ class Draft:
         return shlex.quote(self.file)
 
 
-def campaign_text(draft: Draft) -> str:
+def campaign_text(draft: SkeletonSpec) -> str:
     """Return the campaign file."""
     parts = [_head(draft), _fabric(draft), _arms(draft), _traffic(draft), _times(draft)]
     return "\n\n".join("\n".join(part) for part in (*parts, _next(draft))) + "\n"
@@ -96,7 +96,7 @@ def lossless_name(testbed: Testbed) -> str:
     return f"{testbed.name}-pfc"
 
 
-def _head(draft: Draft) -> Iterator[str]:
+def _head(draft: SkeletonSpec) -> Iterator[str]:
     incasts = ", with incasts on top" if draft.incast else ""
     yield from _comment(
         f"Which of these is best for whom: {draft.comparison.title}? {draft.workload} at "
@@ -120,7 +120,7 @@ def _head(draft: Draft) -> Iterator[str]:
     yield _with_comment(f"campaign: {draft.name}", f"results go to runs/{draft.name}")
 
 
-def _fabric(draft: Draft) -> Iterator[str]:
+def _fabric(draft: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         f"The fabric. `closloop inventory show {shlex.quote(draft.shown)}` draws it, `closloop "
         "inventory list` has others; a file of your own is named by its path."
@@ -159,7 +159,7 @@ def _fabric(draft: Draft) -> Iterator[str]:
         yield "load_balancing: {kind: flowlets, timeout: 200us}"
 
 
-def _arms(draft: Draft) -> Iterator[str]:
+def _arms(draft: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         "What is compared. All get the same flows in each repeat, so that differences are paired. "
         "A fair set has a published setting, a rule that learns nothing, and beside a learned "
@@ -214,7 +214,7 @@ def _item(entry: str, indent: str) -> Iterator[str]:
     )
 
 
-def _traffic(draft: Draft) -> Iterator[str]:
+def _traffic(draft: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         "What is sent: flows between random hosts, sizes by a published distribution (`closloop "
         "traffic list`), as a share of the hosts' line rate."
@@ -237,7 +237,7 @@ def _traffic(draft: Draft) -> Iterator[str]:
         yield f"  # - {pattern}"
 
 
-def _times(draft: Draft) -> Iterator[str]:
+def _times(draft: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         f"How often: each repeat has flows of its own, the same for all tuners. {REPEATS} pairs "
         "are the fewest whose signs alone can show a difference at 5 % (2 / 2^6 = 0.03); intervals "
@@ -263,7 +263,7 @@ def _times(draft: Draft) -> Iterator[str]:
     yield _with_comment(f"sample_period: {period}", "all queues are read so often, and tuners act")
 
 
-def _next(draft: Draft) -> Iterator[str]:
+def _next(draft: SkeletonSpec) -> Iterator[str]:
     yield "# What to change next, one thing at a time:"
     yield "# - how it depends on load: `load: $load` in the traffic above, and"
     lower, higher = draft.load / 2, min(0.9, draft.load * 4 / 3)

@@ -9,7 +9,7 @@ from orchestration.analysis.counters import UNANSWERED, why_identical
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.common.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
-from orchestration.campaign.marks import marking
+from orchestration.campaign.unresponsive import unresponsive_conditions
 from orchestration.core.capabilities import capabilities
 from orchestration.core.congestion import mark_answer, roce_controls
 from orchestration.core.errors import InputError
@@ -55,7 +55,7 @@ def refused(path, **fields):
 
 def told(path, **fields):
     """Return what the plan of a campaign says, which fits."""
-    return checked(campaign(path, **fields)).marking.sentences
+    return checked(campaign(path, **fields)).unresponsive_conditions.sentences
 
 
 def test_every_congestion_control_says_how_it_answers_marks():
@@ -174,7 +174,7 @@ def test_what_may_answer_marks_is_not_refused(tmp_path):
 def test_a_replay_of_recorded_trials_is_not_refused(tmp_path):
     made = campaign(tmp_path, host=under("cubic"))
     trials = [dataclasses.replace(trial, parent="runs/x sha256:0") for trial in made.trials]
-    found = marking(trials, made.testbeds)
+    found = unresponsive_conditions(trials, made.testbeds)
     assert (len(found.refused), len(found.sentences)) == (0, 1)
 
 
