@@ -1,11 +1,11 @@
-"""What `closloop search` found, as a file, and campaigns that use it by reference.
+"""Search results: the files that `closloop search` writes, and campaigns that refer to them.
 
     tuners:
-      - {name: static, label: best-static, from: found/graphcc.yml}
-      - {name: static, label: oracle, from: found/graphcc.yml, of: condition}
+      - {name: static, label: best-static, from: search-results/graphcc.yml}
+      - {name: static, label: oracle, from: search-results/graphcc.yml, of: condition}
 
-A reference becomes the tuner's plain parameters before the file is checked. So a trial is pure
-data, and its id follows the numbers.
+A reference is replaced by the tuner's plain parameters before the campaign is checked. A trial thus
+has numbers and no reference, and its id depends on these numbers only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from orchestration.core.problems import Code
 from orchestration.core.topology import Testbed
 
 RESULT_FORMAT: Literal[1] = 1
-# In a campaign file: where a setting comes from, and that it is the one of the trial's condition.
+# Where `closloop search` puts its results, beside the campaign; up to 0.2 it was the other folder.
+RESULTS_FOLDER, _FORMER_FOLDER = "search-results", "found"
+# In a campaign file: `from: FILE` names a search result; with `of: condition` a trial gets the
+# best setting of its own condition, and not the one that is best over all conditions.
 FROM, OF, CONDITION = "from", "of", "condition"
 
 Value = bool | int | float | str
@@ -41,7 +44,7 @@ _SEARCH, _FIND = "search again: closloop search", "find it: closloop search"
 
 
 class ResultInterval(StrictModel):
-    """A mean over verification seeds with its 95 % interval; the bounds are null if unknown."""
+    """A mean over verification seeds with its 95 % interval; unknown bounds are null."""
 
     mean: float
     low: float | None = None
@@ -49,14 +52,15 @@ class ResultInterval(StrictModel):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it is 0 at every seed."""
+        """Whether the value is 0 at every seed."""
         return self.mean == (self.low or 0) == (self.high or 0) == 0
 
 
 class ResultRank(StrictModel):
-    """A setting that was verified. `behind` is its figure minus that of the best, in regret.
+    """A setting that was verified at fresh seeds, as compared with the best one.
 
-    `told_apart` says whether it differs from the best beyond chance, after Holm's correction.
+    `behind` is its regret minus that of the best setting. `told_apart` says whether this difference
+    is significant (paired t-test with Holm's correction).
     """
 
     setting: Params
@@ -66,7 +70,10 @@ class ResultRank(StrictModel):
 
 
 class ResultCondition(StrictModel):
-    """A condition: its oracle, the figure of that, and what the best single static loses to it."""
+    """A condition (levels of factors), its best static setting, and that setting's metric.
+
+    `headroom` is how much the best single setting for all conditions loses to this one.
+    """
 
     when: When
     oracle: Params
@@ -94,7 +101,7 @@ class ResultCampaign(StrictModel):
 
 
 class ResultSeeds(StrictModel):
-    """The campaign's seed, and how many of the two streams that come from it were used."""
+    """The campaign's seed, and how many seeds of the search's two random streams were used."""
 
     campaign: int
     search: int
@@ -102,7 +109,10 @@ class ResultSeeds(StrictModel):
 
 
 class SearchResult(StrictModel):
-    """The file. `testbeds` are digests by name; `ranges` where the search ended up looking."""
+    """A search result as it is in its file.
+
+    `testbeds` has `fabric_digest` by testbed name, `ranges` the final range of each parameter.
+    """
 
     found: Literal[1]
     closloop: str
@@ -119,24 +129,27 @@ class SearchResult(StrictModel):
     groups: tuple[ResultGroup, ...]
 
 
-def search_result_yaml(found: SearchResult) -> str:
-    """Return what was found as YAML, which `read_search_result` reads."""
+def search_result_yaml(result: SearchResult) -> str:
+    """Return a search result as YAML, which `read_search_result` reads."""
     head = [
         "# Written by closloop search: the best static settings of a campaign. Campaigns use it by",
-        f"#   {{name: {found.tuner}, label: best-static, from: THIS FILE}}",
-        f"#   {{name: {found.tuner}, label: oracle, from: THIS FILE, of: condition}}",
+        f"#   {{name: {result.tuner}, label: best-static, from: THIS FILE}}",
+        f"#   {{name: {result.tuner}, label: oracle, from: THIS FILE, of: condition}}",
         "# Regrets are shares: 0.05 is 5 % worse than the best. docs/search.md says what it means.",
     ]
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None  # only what holds nothing nested is on one line
+    yaml.default_flow_style = None  # lists and mappings without nested ones are on one line
     yaml.sort_base_mapping_type_on_output, yaml.width = False, 10_000
     text = StringIO()
-    yaml.dump(found.model_dump(mode="json", by_alias=True), text)
+    yaml.dump(result.model_dump(mode="json", by_alias=True), text)
     return "\n".join([*head, text.getvalue()])
 
 
 def fabric_digest(testbed: Testbed) -> str:
-    """Return a digest of what thresholds depend on: links with rates and delays, buffers, MTU."""
+    """Return a digest of what good thresholds depend on: link rates and delays, buffers, MTU.
+
+    A search result is refused for a testbed with another digest. 16 hexadecimal digits.
+    """
     names = testbed.ports
     links = [
         (names[link.a].device, names[link.b].device, link.rate_bps, link.delay_ns)
@@ -148,24 +161,27 @@ def fabric_digest(testbed: Testbed) -> str:
 
 
 def read_search_result(path: str | Path) -> SearchResult:
-    """Return what a search found. Raises InputError if the file is missing or not one of these."""
+    """Return the search result in a file.
+
+    Raises InputError if the file is missing, damaged, or no search result of this format.
+    """
     name = str(path)
     if not Path(path).is_file():
         raise InputError.single(name, "no such file", f"{_FIND} CAMPAIGN -o {name}")
     document = read(path)
     written = document.data.get("found")
     if written != RESULT_FORMAT:
-        what = "is no file of closloop search" if written is None else f"has format {written!r}"
-        what = f"{what}; this reads format {RESULT_FORMAT}"
+        what = "is no search result" if written is None else f"has format {written!r}"
+        what = f"{what}; this closloop reads format {RESULT_FORMAT}"
         raise InputError.single(name, what, f"{_SEARCH} CAMPAIGN")
-    found, problems = document.check(SearchResult)
-    if found is None or problems:
+    result, problems = document.check(SearchResult)
+    if result is None or problems:
         first = problems[0]
         what = f"is damaged: {first.what}"
         raise InputError.single(
             first.where, what, f"{_SEARCH} CAMPAIGN -o {name}", Code.DAMAGED_FILE
         )
-    return found
+    return result
 
 
 @lru_cache(maxsize=16)
@@ -176,10 +192,11 @@ def _cached(path: str, changed_ns: int) -> SearchResult:
 def resolve_references(
     document: Document, labels: Mapping[str, Any], load: Callable[[str], Testbed]
 ) -> tuple[Document, list[Problem]]:
-    """Return the file of a cell with every reference replaced by parameters, and the problems.
+    """Return a cell's campaign document with references replaced by parameters, and the problems.
 
-    `labels` are the levels of the cell's factors; `load` returns a testbed. A reference that cannot
-    be resolved becomes a tuner without parameters, so that only its own problem is reported.
+    `labels` are the levels of the cell's factors; `load` returns a testbed by its name or path. A
+    reference that cannot be resolved becomes a tuner without parameters, so that no problems are
+    reported that only follow from the first.
     """
     tuners = document.data.get("tuners")
     if not isinstance(tuners, list):
@@ -219,24 +236,38 @@ def _params(
     name = entry[FROM]
     if not isinstance(name, str):
         what = f"{FROM!r} is {name!r}, not a file"
-        raise InputError([document.problem((*loc, FROM), what, "name what closloop search wrote")])
-    found = _read(document, (*loc, FROM), resolve_file(folder, name))
-    if entry.get("name") != found.tuner:
-        what = f"{name} has settings of tuner {found.tuner!r}, not of {entry.get('name')!r}"
-        raise InputError([document.problem(loc, what, f"write name: {found.tuner}")])
-    _check_testbed(document, (*loc, FROM), name, found, load)
+        remedy = "write the path of a file that closloop search wrote"
+        raise InputError([document.problem((*loc, FROM), what, remedy)])
+    result = _read(document, (*loc, FROM), _result_file(folder, name))
+    if entry.get("name") != result.tuner:
+        what = f"{name} has settings of tuner {result.tuner!r}, not of {entry.get('name')!r}"
+        raise InputError([document.problem(loc, what, f"write name: {result.tuner}")])
+    _check_testbed(document, (*loc, FROM), name, result, load)
     if OF in entry:
-        conditions = [one for group in found.groups for one in group.conditions]
-        chosen = [one.oracle for one in conditions if _fits(labels, one.when)]
-        known = [one.when for one in conditions]
+        conditions = [item for group in result.groups for item in group.conditions]
+        settings = [item.oracle for item in conditions if _fits(labels, item.when)]
+        known = [item.when for item in conditions]
     else:
-        chosen = [one.best_static for one in found.groups if _fits(labels, one.when)]
-        known = [one.when for one in found.groups]
-    if len(chosen) != 1:
+        settings = [group.best_static for group in result.groups if _fits(labels, group.when)]
+        known = [group.when for group in result.groups]
+    if len(settings) != 1:
         what = f"{name} has no setting for {_text(labels)}"
         remedy = f"it has {'; '.join(map(_text, known))}. {_SEARCH} {document.name}"
         raise InputError([document.problem((*loc, FROM), what, remedy)])
-    return chosen[0]
+    return settings[0]
+
+
+def _result_file(folder: str, name: str) -> str:
+    """Return the path of a search result that a campaign in `folder` names.
+
+    A campaign of 0.2 names it `found/x.yml`; if there is none, `search-results/x.yml` is taken.
+    """
+    path = resolve_file(folder, name)
+    inside, file = os.path.split(path)
+    if os.path.basename(inside) == _FORMER_FOLDER and not os.path.isfile(path):
+        moved = os.path.join(os.path.dirname(inside), RESULTS_FOLDER, file)
+        return moved if os.path.isfile(moved) else path
+    return path
 
 
 def _read(document: Document, loc: Loc, path: str) -> SearchResult:
@@ -246,28 +277,25 @@ def _read(document: Document, loc: Loc, path: str) -> SearchResult:
     try:
         return _cached(path, os.stat(path).st_mtime_ns)
     except InputError as error:
-        raise InputError(document.at(loc, fault) for fault in error.problems) from error
+        raise InputError(document.at(loc, problem) for problem in error.problems) from error
 
 
 def _check_testbed(
-    document: Document, loc: Loc, name: str, found: SearchResult, load: Callable[[str], Testbed]
+    document: Document, loc: Loc, name: str, result: SearchResult, load: Callable[[str], Testbed]
 ) -> None:
-    wanted = document.data.get("testbed")
-    if not isinstance(wanted, str):
+    """Raise InputError if the campaign's testbed is not one that was searched on."""
+    testbed_name = document.data.get("testbed")
+    if not isinstance(testbed_name, str):
         return
     try:
-        testbed = load(resolve_path(os.path.dirname(document.name), wanted))
+        testbed = load(resolve_path(os.path.dirname(document.name), testbed_name))
     except InputError:
         return  # reported where the testbed is named
-    digest = fabric_digest(testbed)
-    if digest in found.testbeds.values():
+    if fabric_digest(testbed) in result.testbeds.values():
         return
-    same = testbed.name in found.testbeds
-    what = (
-        f"{name} was found on a testbed {testbed.name} that has changed since"
-        if same
-        else f"{name} was found on {', '.join(found.testbeds)}, not on {testbed.name}"
-    )
+    what = f"{name} was searched on {', '.join(result.testbeds)}, not on {testbed.name}"
+    if testbed.name in result.testbeds:
+        what = f"testbed {testbed.name} has changed since {name} was searched on it"
     raise InputError([document.problem(loc, what, f"{_SEARCH} {document.name}")])
 
 

@@ -71,7 +71,7 @@ def search(
         Path | None,
         "--output",
         "-o",
-        "The result's file; default: found/CAMPAIGN.yml beside the campaign.",
+        "The result's file; default: search-results/CAMPAIGN.yml beside the campaign.",
     ] = None,
     out: Out = Path("runs"),
     jobs: Jobs = 0,
@@ -91,7 +91,7 @@ def search(
     """
     spare_threads()
 
-    from orchestration.campaign.search_result import search_result_yaml
+    from orchestration.campaign.search_result import RESULTS_FOLDER, search_result_yaml
     from orchestration.core.outputs import check_outputs, write_output
     from orchestration.run.checked import checked
     from orchestration.search.halving import SearchBudget
@@ -114,7 +114,7 @@ def search(
     if only_plan:
         _show_plan(made, out, jobs, as_json=as_json)
         return
-    path = output or file.parent / "found" / f"{request.searched.campaign_name}.yml"
+    path = output or file.parent / RESULTS_FOLDER / f"{request.searched.campaign_name}.yml"
     check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
     typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
     with executor_named(cluster) as executor:

@@ -53,10 +53,10 @@ class SkeletonSpec:
         return shlex.quote(self.file)
 
 
-def campaign_text(draft: SkeletonSpec) -> str:
+def campaign_text(spec: SkeletonSpec) -> str:
     """Return the campaign file."""
-    parts = [_head(draft), _fabric(draft), _arms(draft), _traffic(draft), _times(draft)]
-    return "\n\n".join("\n".join(part) for part in (*parts, _next(draft))) + "\n"
+    parts = [_head(spec), _fabric(spec), _arms(spec), _traffic(spec), _times(spec)]
+    return "\n\n".join("\n".join(part) for part in (*parts, _next(spec))) + "\n"
 
 
 def lossless_text(testbed: Testbed, seen: str) -> str:
@@ -96,18 +96,18 @@ def lossless_name(testbed: Testbed) -> str:
     return f"{testbed.name}-pfc"
 
 
-def _head(draft: SkeletonSpec) -> Iterator[str]:
-    incasts = ", with incasts on top" if draft.incast else ""
+def _head(spec: SkeletonSpec) -> Iterator[str]:
+    incasts = ", with incasts on top" if spec.incast else ""
     yield from _comment(
-        f"Which of these is best for whom: {draft.comparison.title}? {draft.workload} at "
-        f"{draft.load:.0%} load{incasts}, on {draft.fabric.description or draft.fabric.name}. "
+        f"Which of these is best for whom: {spec.comparison.title}? {spec.workload} at "
+        f"{spec.load:.0%} load{incasts}, on {spec.fabric.description or spec.fabric.name}. "
         "Made by `closloop init`, and yours to edit."
     )
     yield "#"
     commands = (
-        (f"closloop plan {draft.command}", "what would run, and how long it takes"),
-        (f"closloop run {draft.command}", "run it; the same command goes on after Ctrl-C"),
-        (f"closloop report runs/{draft.name}", "tables, and a page that opens offline"),
+        (f"closloop plan {spec.command}", "what would run, and how long it takes"),
+        (f"closloop run {spec.command}", "run it; the same command goes on after Ctrl-C"),
+        (f"closloop report runs/{spec.name}", "tables, and a page that opens offline"),
     )
     room = max(len(command) for command, _ in commands)
     for command, what in commands:
@@ -117,16 +117,16 @@ def _head(draft: SkeletonSpec) -> Iterator[str]:
         "A field that does not exist, or a value without its unit, is refused with its line. "
         "docs/generated/campaign-file.md has all fields."
     )
-    yield _with_comment(f"campaign: {draft.name}", f"results go to runs/{draft.name}")
+    yield _with_comment(f"campaign: {spec.name}", f"results go to runs/{spec.name}")
 
 
-def _fabric(draft: SkeletonSpec) -> Iterator[str]:
+def _fabric(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
-        f"The fabric. `closloop inventory show {shlex.quote(draft.shown)}` draws it, `closloop "
+        f"The fabric. `closloop inventory show {shlex.quote(spec.shown)}` draws it, `closloop "
         "inventory list` has others; a file of your own is named by its path."
     )
-    yield f"testbed: {draft.testbed}"
-    if draft.comparison.transport == DCTCP:
+    yield f"testbed: {spec.testbed}"
+    if spec.comparison.transport == DCTCP:
         yield from _comment(
             "Where it runs: Linux in virtual time. `closloop run --on fluid --out first-look` "
             "gives a first look in seconds, `--on simulated` is ns-3, `--on hardware` a rack."
@@ -137,13 +137,13 @@ def _fabric(draft: SkeletonSpec) -> Iterator[str]:
             "is ns-3, `--on hardware` a rack."
         )
     yield "backend: emulated"
-    if draft.fabric.classes:
-        names = ", ".join(klass.name for klass in draft.fabric.classes)
+    if spec.fabric.classes:
+        names = ", ".join(klass.name for klass in spec.fabric.classes)
         yield from _comment(
             f"Each of the fabric's traffic classes ({names}) has a transport of its own. Flows "
             "are of the first, unless their pattern says `class`."
         )
-    elif draft.comparison.transport == DCTCP:
+    elif spec.comparison.transport == DCTCP:
         yield from _comment("The hosts' TCP. Others: cubic, reno, bbr (docs/campaign.md, host).")
         yield f"host: {{congestion_control: {DCTCP}}}"
     else:
@@ -152,45 +152,45 @@ def _fabric(draft: SkeletonSpec) -> Iterator[str]:
             "paper, hpcc). Other congestion controls of NICs are swift, timely, hpcc, rlcc."
         )
         yield f"host: {{congestion_control: {DCQCN}, roce: {{dcqcn: mlx5}}}}"
-    if draft.comparison.several_paths:
+    if spec.comparison.several_paths:
         yield from _comment(
             "Switches choose a path anew after a gap in a flow. Each tuner sets how long that is."
         )
         yield "load_balancing: {kind: flowlets, timeout: 200us}"
 
 
-def _arms(draft: SkeletonSpec) -> Iterator[str]:
+def _arms(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         "What is compared. All get the same flows in each repeat, so that differences are paired. "
         "A fair set has a published setting, a rule that learns nothing, and beside a learned "
         "tuner its placebo: what is not above that was not learned."
     )
     yield "tuners:"
-    room = max(len(arm.entry) for arm in draft.chosen.arms)
-    for arm in draft.chosen.arms:
+    room = max(len(arm.entry) for arm in spec.chosen.arms)
+    for arm in spec.chosen.arms:
         yield from _listed(arm, room)
-    for name in draft.chosen.without:
+    for name in spec.chosen.without:
         yield from _comment(
             f"{name} has no packaged network for this. Its own: closloop train {name} --help, then "
             f"{{name: {name}, checkpoint: FILE.safetensors}}",
             indent=2,
         )
-    if draft.chosen.others:
+    if spec.chosen.others:
         yield "  # further ones, ready to be taken in:"
-        for arm in draft.chosen.others:
+        for arm in spec.chosen.others:
             yield from _item(arm.entry, "  # ")
-    if draft.comparison.several_paths:
+    if spec.comparison.several_paths:
         yield from _comment(
-            f"best-static, the arm to beat: closloop search {draft.command} --over timeouts, then",
+            f"best-static, the arm to beat: closloop search {spec.command} --over timeouts, then",
             indent=2,
         )
         kind = "timeout"
     else:
         yield from _comment(
-            f"best-static, the arm to beat: closloop search {draft.command}, then", indent=2
+            f"best-static, the arm to beat: closloop search {spec.command}, then", indent=2
         )
         kind = "static"
-    yield f"  # - {{name: {kind}, label: best-static, from: found/{draft.name}.yml}}"
+    yield f"  # - {{name: {kind}, label: best-static, from: search-results/{spec.name}.yml}}"
 
 
 def _listed(arm: Arm, room: int) -> Iterator[str]:
@@ -214,30 +214,30 @@ def _item(entry: str, indent: str) -> Iterator[str]:
     )
 
 
-def _traffic(draft: SkeletonSpec) -> Iterator[str]:
+def _traffic(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         "What is sent: flows between random hosts, sizes by a published distribution (`closloop "
         "traffic list`), as a share of the hosts' line rate."
     )
-    if draft.incast:
+    if spec.incast:
         yield from _comment(
-            f"Then incasts: {draft.incast.fan_in} hosts send to one at the same moment, again and "
+            f"Then incasts: {spec.incast.fan_in} hosts send to one at the same moment, again and "
             "again. Other kinds: all-to-all, message-mix, concurrent, flow, replay."
         )
     yield "traffic:"
-    yield f"  - {{kind: poisson, workload: {draft.workload}, load: {draft.load:g}}}"
+    yield f"  - {{kind: poisson, workload: {spec.workload}, load: {spec.load:g}}}"
     pattern = "{kind: incast, fan_in: 16, size: 128KB, period: 2ms}"
-    if draft.incast:
-        size = format_size(draft.incast.size_bytes, 3)
-        period = format_duration(draft.incast.period_ns, _DIGITS)
+    if spec.incast:
+        size = format_size(spec.incast.size_bytes, 3)
+        period = format_duration(spec.incast.period_ns, _DIGITS)
         yield (
-            f"  - {{kind: incast, fan_in: {draft.incast.fan_in}, size: {size}, period: {period}}}"
+            f"  - {{kind: incast, fan_in: {spec.incast.fan_in}, size: {size}, period: {period}}}"
         )
     else:
         yield f"  # - {pattern}"
 
 
-def _times(draft: SkeletonSpec) -> Iterator[str]:
+def _times(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
         f"How often: each repeat has flows of its own, the same for all tuners. {REPEATS} pairs "
         "are the fewest whose signs alone can show a difference at 5 % (2 / 2^6 = 0.03); intervals "
@@ -251,36 +251,36 @@ def _times(draft: SkeletonSpec) -> Iterator[str]:
         "to end; a trial ends when all have. `closloop plan` says how much of the load can arrive "
         "within the time that is measured."
     )
-    if not draft.settled:
+    if not spec.settled:
         yield from _comment(
-            f"{draft.workload}'s largest flows outlast that by far: `closloop plan` says which "
+            f"{spec.workload}'s largest flows outlast that by far: `closloop plan` says which "
             "times would do, and what the load comes to in these."
         )
-    yield f"warm_up: {format_duration(draft.warm_up_ns, _DIGITS)}"
-    yield f"duration: {format_duration(draft.duration_ns, _DIGITS)}"
-    yield f"drain: {format_duration(draft.drain_ns, _DIGITS)}"
-    period = "500us" if draft.comparison.several_paths else "100us"
+    yield f"warm_up: {format_duration(spec.warm_up_ns, _DIGITS)}"
+    yield f"duration: {format_duration(spec.duration_ns, _DIGITS)}"
+    yield f"drain: {format_duration(spec.drain_ns, _DIGITS)}"
+    period = "500us" if spec.comparison.several_paths else "100us"
     yield _with_comment(f"sample_period: {period}", "all queues are read so often, and tuners act")
 
 
-def _next(draft: SkeletonSpec) -> Iterator[str]:
+def _next(spec: SkeletonSpec) -> Iterator[str]:
     yield "# What to change next, one thing at a time:"
     yield "# - how it depends on load: `load: $load` in the traffic above, and"
-    lower, higher = draft.load / 2, min(0.9, draft.load * 4 / 3)
-    yield f"#     factors: {{load: [{lower:.2g}, {draft.load:.2g}, {higher:.2g}]}}"
+    lower, higher = spec.load / 2, min(0.9, spec.load * 4 / 3)
+    yield f"#     factors: {{load: [{lower:.2g}, {spec.load:.2g}, {higher:.2g}]}}"
     yield "# - as many repeats as a result needs, in place of a number:"
     yield f"#     repeats: {{until: 3%, of: [slowdown_mean], least: {REPEATS}, most: 40}}"
-    if draft.comparison.several_paths:
+    if spec.comparison.several_paths:
         yield "# - who is compared with whom:"
-        yield f"#     closloop report runs/{draft.name} --baseline {draft.comparison.baseline}"
-    switches = [link for link in draft.fabric.links if _between_switches(draft.fabric, link.a)]
+        yield f"#     closloop report runs/{spec.name} --baseline {spec.comparison.baseline}"
+    switches = [link for link in spec.fabric.links if _between_switches(spec.fabric, link.a)]
     ends = (
-        [draft.fabric.ports[place].device for place in (switches[0].a, switches[0].b)]
+        [spec.fabric.ports[place].device for place in (switches[0].a, switches[0].b)]
         if switches
         else []
     )
     if ends:
-        down = format_duration(draft.warm_up_ns, _DIGITS)
+        down = format_duration(spec.warm_up_ns, _DIGITS)
         yield "# - a link that fails, and routes that follow:"
         yield (f"#     faults: [{{links: [{'-'.join(ends)}], down: {down}, convergence: 500us}}]")
 

@@ -1,7 +1,9 @@
-"""DCQCN's set `hpcc` is that of HPCC's run.py; what 0.2 called so keeps a name of its own."""
+"""Names that 0.2 had: DCQCN's set `hpcc`, now `hpcc-0.2`, and the folder of search results."""
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -181,3 +183,24 @@ def test_a_results_page_says_what_is_to_be_run_again(old_run):
     # the page keeps saying so while only another paper's part is written again
     merged = PageData().merged_into(PageData(cautions=cautions), ["GraphCC", "ACC"], "ACC")
     assert merged.cautions == cautions
+
+
+def test_a_search_result_is_read_from_the_folder_that_was_renamed(tmp_path):
+    golden = Path(__file__).parents[2] / "golden" / "campaigns"
+    file = tmp_path / "campaign.yml"
+    text = (golden / "found-settings.yml").read_text(encoding="utf-8")
+    file.write_text(text.replace("search-results/", "found/"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"there is no .*found/by-load.yml"):
+        load_campaign(file)
+    shutil.copytree(golden / "search-results", tmp_path / "search-results")
+    moved = load_campaign(file).trials
+    assert [trial.id for trial in moved] == [
+        trial.id for trial in load_campaign(golden / "found-settings.yml").trials
+    ]
+    # a file where the campaign says comes first
+    former = tmp_path / "found" / "by-load.yml"
+    former.parent.mkdir()
+    found = (tmp_path / "search-results" / "by-load.yml").read_text(encoding="utf-8")
+    former.write_text(found.replace('tuner: "static"', 'tuner: "timeout"'), encoding="utf-8")
+    with pytest.raises(InputError, match="has settings of tuner 'timeout'"):
+        load_campaign(file)

@@ -261,7 +261,7 @@ CAMPAIGN = """\
 campaign: small
 testbed: graphcc
 backend: fluid
-tuners: [secn1, {name: static, from: found/small.yml}]
+tuners: [secn1, {name: static, from: search-results/small.yml}]
 traffic:
   - {kind: poisson, workload: FB_Hadoop, load: $load}
 factors: {load: [0.3, 0.6]}
@@ -293,7 +293,7 @@ def test_a_search_goes_on_where_it_was_and_finds_the_same_with_any_number_of_wor
     file, out = write(tmp_path), tmp_path / "runs"
     text = run(file, out, "--jobs", "2")
     assert "best static setting: kmin" in text
-    path = tmp_path / "found" / "small.yml"
+    path = tmp_path / "search-results" / "small.yml"
     first = path.read_text(encoding="utf-8")
     found = read_search_result(path)
     trials = finished_trials(out / "small-search")
@@ -325,7 +325,7 @@ def test_a_search_goes_on_where_it_was_and_finds_the_same_with_any_number_of_wor
         run(changed, out)
 
 
-ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
+ORACLE_TOO = ", {name: static, from: search-results/small.yml, of: condition}]\ntraffic"
 
 
 @pytest.mark.parametrize(
