@@ -1,4 +1,7 @@
-"""Checks of a campaign against what its backend can do, with its fabric and on its clock."""
+"""Checks of a campaign against the capabilities of its backend, with its fabric and its clock.
+
+A backend has *modes*: combinations of fabric and clock that measure and support different things.
+"""
 
 from __future__ import annotations
 
@@ -19,77 +22,84 @@ from orchestration.core.trial import REAL
 
 
 class Requirement(NamedTuple):
-    """Something that a campaign asks of its backend: where, in words, and whether a mode has it.
+    """Something that a campaign requires of its backend's mode.
 
-    `field` is that of `Mode` which says so, `otherwise` what to do without it.
+    `loc` is the field that requires it, `what` names it in messages, `is_met` tells whether a mode
+    has it. `capability` is the field of `Mode` that declares it, and `otherwise` the remedy if no
+    backend has it.
     """
 
     loc: Loc
     what: str
-    field: str
-    has: Callable[[Mode], bool]
+    capability: str
+    is_met: Callable[[Mode], bool]
     otherwise: str = "remove it"
 
 
 class BackendMode(NamedTuple):
-    """The backend and the mode that a campaign names."""
+    """The backend that a campaign names, and the mode in which its trials would run."""
 
     backend: Capabilities
     mode: Mode
 
-    def lacks(
-        self, asked: Requirement, beside: Sequence[Requirement] = ()
+    def check(
+        self, requirement: Requirement, others: Sequence[Requirement] = ()
     ) -> Iterator[LocatedProblem]:
-        """Report what the campaign asks for if the mode has it not.
+        """Report a requirement that the mode does not meet.
 
-        The remedy names what has all that is asked for `beside` it, too, if anything has.
+        The remedy names a mode that meets the `others` as well, if there is one.
         """
-        if asked.has(self.mode):
+        if requirement.is_met(self.mode):
             return
 
-        def has_all(mode: Mode) -> bool:
-            return asked.has(mode) and all(one.has(mode) for one in beside)
+        def meets_all(mode: Mode) -> bool:
+            return requirement.is_met(mode) and all(other.is_met(mode) for other in others)
 
-        why = self.mode.why.get(asked.field, "")
-        what = f"{self.backend.in_words(self.mode)} has no {asked.what}"
-        elsewhere = self.backend.alternative(self.mode, has_all)
-        elsewhere = elsewhere or self.backend.alternative(self.mode, asked.has)
-        remedy = ", or ".join(filter(None, (elsewhere, asked.otherwise)))
-        yield LocatedProblem(asked.loc, f"{what}: {why}" if why else what, remedy)
+        why = self.mode.why.get(requirement.capability, "")
+        what = f"{self.backend.in_words(self.mode)} has no {requirement.what}"
+        elsewhere = self.backend.alternative(self.mode, meets_all)
+        elsewhere = elsewhere or self.backend.alternative(self.mode, requirement.is_met)
+        remedy = ", or ".join(filter(None, (elsewhere, requirement.otherwise)))
+        yield LocatedProblem(requirement.loc, f"{what}: {why}" if why else what, remedy)
 
 
-def mode_of_campaign(whole: Fields) -> BackendMode:
-    """Return the mode that a campaign names, or the nearest one, from its valid fields."""
-    backend = capabilities(whole.get("backend", CampaignFile.model_fields["backend"].default))
-    host, fabric, clock = whole.get("host", Host()), whole.get("fabric"), str(whole.get("clock"))
+def mode_of_campaign(campaign: Fields) -> BackendMode:
+    """Return the backend and mode that a campaign names, or the nearest mode that exists."""
+    backend = capabilities(campaign.get("backend", CampaignFile.model_fields["backend"].default))
+    host, fabric, clock = (
+        campaign.get("host", Host()),
+        campaign.get("fabric"),
+        str(campaign.get("clock")),
+    )
     if fabric is None:
         return BackendMode(backend, backend.default(host.congestion_control, clock))
     return BackendMode(backend, backend.mode(fabric.kind, clock))
 
 
-def check_capabilities(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
-    """Report all that a campaign asks for and its backend has not."""
-    mine = mode_of_campaign(whole)
-    asked = list(_asked(whole, testbed, mine.mode)) if "fabric" in whole else []
-    beside = [one for one in asked if one.field != "fabric"]
-    if whole.get("clock") == REAL and mine.mode.clock != REAL:
-        asked = [Requirement(("clock",), "`clock: real`", "clock", lambda mode: mode.clock == REAL)]
-    for one in asked:
-        yield from mine.lacks(one, beside)
+def check_capabilities(campaign: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
+    """Report everything that a campaign requires and its backend's mode does not have."""
+    chosen = mode_of_campaign(campaign)
+    required = list(_requirements(campaign, testbed, chosen.mode)) if "fabric" in campaign else []
+    others = [item for item in required if item.capability != "fabric"]
+    if campaign.get("clock") == REAL and chosen.mode.clock != REAL:
+        real = Requirement(("clock",), "`clock: real`", "clock", lambda mode: mode.clock == REAL)
+        required = [real]
+    for requirement in required:
+        yield from chosen.check(requirement, others)
 
 
-def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Requirement]:
-    fabric, host = whole["fabric"], whole.get("host")
+def _requirements(campaign: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Requirement]:
+    fabric, host = campaign["fabric"], campaign.get("host")
     if fabric is not None:
         kind, marks = fabric.kind, fabric.marks
         yield Requirement(
             ("fabric",), f"`fabric: {kind}`", "fabric", lambda mode: mode.fabric == kind
         )
-        where = ("fabric", "marks")
-        yield Requirement(where, f"marks of {marks}", "marks", lambda mode: marks in mode.marks)
+        loc = ("fabric", "marks")
+        yield Requirement(loc, f"marks of {marks}", "marks", lambda mode: marks in mode.marks)
     if host is not None:
-        yield from _asked_of_hosts(host, whole, testbed, mode)
-    if whole.get("faults"):
+        yield from _host_requirements(host, campaign, testbed, mode)
+    if campaign.get("faults"):
         yield Requirement(("faults",), "faults", "faults", lambda mode: mode.faults)
     if testbed is not None and testbed.switch is not None:
         yield Requirement(
@@ -108,27 +118,27 @@ def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Requi
             lambda mode: mode.classes,
             "use a testbed without 'classes'",
         )
-    balancing: LoadBalancing | None = whole.get("load_balancing")
+    balancing: LoadBalancing | None = campaign.get("load_balancing")
     if balancing is not None and balancing.kind != "ecmp":
-        by = balancing.route_by
+        route_by = balancing.route_by
         yield Requirement(
             ("load_balancing", *(["route_by"] if mode.load_balancing else [])),
-            f"load balancing by {by if mode.load_balancing else balancing.kind}",
+            f"load balancing by {route_by if mode.load_balancing else balancing.kind}",
             "load_balancing",
-            lambda mode: by in mode.load_balancing,
+            lambda mode: route_by in mode.load_balancing,
             f"use `route_by: {mode.load_balancing[0]}`" if mode.load_balancing else "leave it out",
         )
 
 
-def _asked_of_hosts(
-    host: Host, whole: Fields, testbed: Testbed | None, mode: Mode
+def _host_requirements(
+    host: Host, campaign: Fields, testbed: Testbed | None, mode: Mode
 ) -> Iterator[Requirement]:
-    for control, loc in controls_of(testbed, host, whole.get("traffic", ())).items():
-        own = f", as a traffic class of testbed {testbed.name} has it," if testbed else ""
-        named = f"{control}{own if loc == ('testbed',) else ''}"
+    for control, loc in controls_of(testbed, host, campaign.get("traffic", ())).items():
+        of_class = f", as a traffic class of testbed {testbed.name} has it," if testbed else ""
+        name = f"{control}{of_class if loc == ('testbed',) else ''}"
         yield Requirement(
             loc,
-            f"RoCE NICs, which {named} is for" if control in roce_controls() else named.rstrip(","),
+            f"RoCE NICs, which {name} is for" if control in roce_controls() else name.rstrip(","),
             "controls",
             lambda mode, control=control: control in mode.controls,  # type: ignore[misc]
             f"use {mode.controls[0]}",
@@ -142,19 +152,19 @@ def _asked_of_hosts(
     )
     program = host.roce.program
     if program is not None:
-        kind = Path(program.program).suffix  # a deployed policy's name has none
+        suffix = Path(program.program).suffix  # the name of a deployed policy has none
         yield Requirement(
             ("host", "congestion_control"),
             f"policy in a BPF object like {program.program}",
             "policies",
-            lambda mode: not (kind and mode.policies) or kind in mode.policies,
+            lambda mode: not (suffix and mode.policies) or suffix in mode.policies,
             "name the .c file",
         )
 
 
 def driver_requirement(loc: Loc, name: str) -> Requirement:
-    """Return what a pattern asks for whose flows a program sends."""
-    otherwise = "leave it out, which leaves the flows to sockets"
+    """Return the requirement of a pattern whose flows are sent by a program (`driver`)."""
+    otherwise = "leave it out: sockets then send the flows"
     return Requirement(
-        loc, f"driver {name!r}", "programs_send", lambda one: one.programs_send, otherwise
+        loc, f"driver {name!r}", "programs_send", lambda mode: mode.programs_send, otherwise
     )

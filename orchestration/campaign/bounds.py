@@ -1,8 +1,8 @@
-"""How large a campaign is, in seconds and before its trials, flows or readings are made.
+"""Bounds of a campaign's size, which are known within seconds however large it is.
 
-A plan has all flows of all trials (`orchestration.campaign.plan`), which of a large campaign takes
-as long as it is large. Here the mean flows of some of its conditions are worked out instead: of
-each level of each factor once, and of the largest levels together.
+A plan makes all flows of all trials (`orchestration.campaign.plan`), which takes long for a large
+campaign. Here expected traffic is worked out instead, for some of the conditions: each level of
+each factor once, and the largest levels together.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size
 from traffic.schedule import within
 
-# At most this many conditions are looked at: 10 ms each.
-_CONDITIONS = 24
-# What a plan takes of one core for a condition, a trial, and a flow.
+# At most this many conditions are examined, which takes 10 ms each.
+_MAX_CONDITIONS = 24
+# The time that a plan takes on one core for a condition, a trial, and a flow.
 _CONDITION_S, _TRIAL_S, _FLOW_S = 0.01, 0.002, 1e-6
-# A plan that takes longer shows bounds only.
+# If a plan would take longer, only bounds are shown.
 MAX_PLAN_S = 5.0
+# From so many random pairs of hosts, the mean number of links of a path is estimated.
 _PAIRS = 32
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """A campaign's size: its trials at most, and the largest trial's expected flows and readings.
+    """A campaign's size: at most how many trials, and the largest trial's flows and readings.
 
-    `memory_bytes` is what a run needs at least, for one trial and the list of all; `disk_bytes` and
-    `wall_s`, on one core, are of all trials, each as large as the largest. `plan_s` is how long it
-    takes to plan each trial. `problems` say what is beyond any machine.
+    `memory_bytes` is what a run needs at least, with one trial at a time. `disk_bytes` and
+    `wall_s`, on one core, are sums over all trials, if each were as large as the largest. `plan_s`
+    is how long planning each trial would take. `problems` has limits that no campaign may exceed.
     """
 
     campaign: str
@@ -69,12 +70,12 @@ class Bounds:
 
     @property
     def planned(self) -> bool:
-        """Whether each trial can be planned within seconds."""
+        """Whether the campaign is small enough to plan each trial."""
         return not self.problems and self.plan_s <= MAX_PLAN_S
 
     @property
     def sentence(self) -> str:
-        """The bounds in words."""
+        """The bounds as one sentence."""
         days = self.wall_s / 86_400
         time = f"{days:,.1f} days" if days >= 1 else f"{self.wall_s:,.0f} s"
         return (
@@ -95,28 +96,28 @@ def read_bounds(
 ) -> Bounds:
     """Return the bounds of a campaign file, overridden as by `load_campaign`.
 
-    Raises InputError for what is wrong in the file and in the conditions that are looked at, but
-    for their sizes.
+    Raises InputError with the problems of the file and of the examined conditions; problems of size
+    are in the result instead.
     """
     document = with_overrides(read(path), backend, clock, repeats)
     factors = read_factors(document)
     trials = count_trials(document, factors)
     problem = count_problem(document, factors, trials)
-    cells, problems = check_cells(document, factors, islice(_some(factors), _CONDITIONS))
+    cells, problems = check_cells(document, factors, islice(_examined(factors), _MAX_CONDITIONS))
     if not problems and count_conditions(factors) > len(cells):
         largest = _largest(factors, cells)
         more, problems = check_cells(document, factors, [largest])
         cells += more
     if problems or not cells:
         raise InputError(in_order([*problems, *([problem] if problem else [])]))
-    too_large = {one: None for cell in cells for one in cell.too_large}
-    sizes = [_size(cell) for cell in cells]
+    too_large = {size_problem: None for cell in cells for size_problem in cell.too_large}
+    sizes = [_trial_size(cell) for cell in cells]
     conditions = count_conditions(factors)
-    flows = max(size.sent.flows for size in sizes)
+    flows = max(size.traffic.flows for size in sizes)
     readings = max(size.readings for size in sizes)
     tuners = trials // conditions
-    # flows are the same for all tuners
-    drawn_s = sum(size.plan_s for size in sizes) / len(sizes) * trials / len(cells[0].file.tuners)
+    # all tuners have the same flows, which are made once
+    flows_s = sum(size.plan_s for size in sizes) / len(sizes) * trials / len(cells[0].file.tuners)
     return Bounds(
         campaign=cells[0].file.campaign,
         backend=cells[0].file.backend,
@@ -126,45 +127,45 @@ def read_bounds(
         readings=readings,
         memory_bytes=round(
             trials * TRIAL_BYTES
-            + max(size.sent.flows * FLOW_BYTES + size.readings * READING_BYTES for size in sizes)
+            + max(size.traffic.flows * FLOW_BYTES + size.readings * READING_BYTES for size in sizes)
         ),
         disk_bytes=conditions * tuners * max(size.disk_bytes for size in sizes),
         wall_s=conditions * tuners * max(size.wall_s for size in sizes),
-        plan_s=conditions * _CONDITION_S + trials * _TRIAL_S + drawn_s,
+        plan_s=conditions * _CONDITION_S + trials * _TRIAL_S + flows_s,
         problems=tuple(in_order([*([problem] if problem else []), *too_large])),
     )
 
 
 @dataclass(frozen=True)
-class _Size:
+class _TrialSize:
     """The size of one trial of a condition."""
 
-    sent: Expected
+    traffic: Expected
     plan_s: float
     readings: int
     disk_bytes: int
     wall_s: float
 
 
-def _some(factors: Factors) -> Iterator[dict[str, Level]]:
-    """Yield combinations: all if they are few, else each level with the others' first ones."""
-    if count_conditions(factors) <= _CONDITIONS:
+def _examined(factors: Factors) -> Iterator[dict[str, Level]]:
+    """Yield all combinations if they are few, else each level with the other factors' first."""
+    if count_conditions(factors) <= _MAX_CONDITIONS:
         yield from factors.combinations()
         return
     first = {name: levels[0] for name, levels in factors.levels.items()}
     yield first
-    # in turn, so that of many levels of one factor some of the others are seen
-    for place in range(1, max(map(len, factors.levels.values()))):
+    # one level of each factor after the other: a factor with many levels does not come first alone
+    for offset in range(1, max(map(len, factors.levels.values()))):
         for name, levels in factors.levels.items():
-            if place < len(levels):
-                yield {**first, name: levels[-place]}
+            if offset < len(levels):
+                yield {**first, name: levels[-offset]}
 
 
 def _largest(factors: Factors, cells: list[Cell]) -> Mapping[str, Level]:
-    """Return the combination of the levels that made the largest trials alone."""
+    """Return the combination of those levels that, each alone, made the largest trials."""
 
     def size(cell: Cell) -> float:
-        flows = _sent(first_trial(cell), cell.testbed).flows
+        flows = _expected_traffic(first_trial(cell), cell.testbed).flows
         return flows * FLOW_BYTES + count_readings(cell.file, cell.testbed) * READING_BYTES
 
     first, chosen = cells[0].labels, {}
@@ -175,46 +176,46 @@ def _largest(factors: Factors, cells: list[Cell]) -> Mapping[str, Level]:
             for cell in cells
             if {key: label for key, label in cell.labels.items() if key != name} == others
         }
-        label = max(alone, key=lambda one: alone[one])
+        label = max(alone, key=lambda candidate: alone[candidate])
         chosen[name] = next(level for level in levels if level.label == label)
     return chosen
 
 
-def _size(cell: Cell) -> _Size:
+def _trial_size(cell: Cell) -> _TrialSize:
     trial, testbed = first_trial(cell), cell.testbed
-    sent = _sent(trial, testbed)
+    traffic = _expected_traffic(trial, testbed)
     readings = count_readings(cell.file, testbed)
     pace = mode_of(trial).pace
-    packets = sent.size_bytes / testbed.mss_bytes
+    packets = traffic.size_bytes / testbed.mss_bytes
     nic = trial.host.roce
     acks = pace.acks if nic is None else 1 / nic.ack_every
-    hops = round(packets * _hops(testbed) * (1 + acks))
-    spent = PacketHops(hops, 0) if nic is None else PacketHops(0, hops)
-    return _Size(
-        sent,
-        _plan_s(trial, testbed, sent),
+    count = round(packets * _mean_hops(testbed) * (1 + acks))
+    hops = PacketHops(count, 0) if nic is None else PacketHops(0, count)
+    return _TrialSize(
+        traffic,
+        _plan_s(trial, testbed, traffic),
         readings,
-        disk_bytes(trial, testbed, round(sent.flows), trial.duration_ns),
-        wall_s(trial, testbed, round(sent.flows), spent, trial.duration_ns),
+        disk_bytes(trial, testbed, round(traffic.flows), trial.duration_ns),
+        wall_s(trial, testbed, round(traffic.flows), hops, trial.duration_ns),
     )
 
 
-def _plan_s(trial: TrialSpec, testbed: Testbed, sent: Expected) -> float:
-    """Return how long it takes to make the flows of a trial."""
+def _plan_s(trial: TrialSpec, testbed: Testbed, traffic: Expected) -> float:
+    """Return how long it takes to make a trial's schedule, in s."""
     drawing_s = sum(spec.drawing_s(testbed) for spec in trial.traffic)
-    return sent.flows * _FLOW_S + drawing_s
+    return traffic.flows * _FLOW_S + drawing_s
 
 
-def _sent(trial: TrialSpec, testbed: Testbed) -> Expected:
+def _expected_traffic(trial: TrialSpec, testbed: Testbed) -> Expected:
     total = Expected(0, 0)
     for spec in trial.traffic:
         total += within(spec, trial, testbed).expected(testbed)
     return total
 
 
-def _hops(testbed: Testbed) -> float:
-    """Return how many links a packet crosses on average, by some pairs of hosts."""
+def _mean_hops(testbed: Testbed) -> float:
+    """Return how many links a packet crosses on average, from a sample of pairs of hosts."""
     paths, hosts = PathTable(testbed), testbed.hosts
     pairs = np.random.default_rng(1).integers(0, len(hosts), (_PAIRS, 2))
-    found = [paths.path(hosts[a], hosts[b]).hops for a, b in pairs.tolist() if a != b]
-    return float(np.mean(found)) if found else 2.0
+    hops = [paths.path(hosts[a], hosts[b]).hops for a, b in pairs.tolist() if a != b]
+    return float(np.mean(hops)) if hops else 2.0

@@ -1,6 +1,7 @@
 """The cells of a campaign file: each combination of its factors' levels, checked.
 
-In run folders of closloop 0.2 a name meant something else than now.
+The DCQCN set `hpcc` of closloop 0.2 had other parameters than that of today. The campaign file in a
+run folder of 0.2 is therefore read with the set's present name, `hpcc-0.2`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from typing import get_args
 
 from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
-from orchestration.campaign import checks, limits, schema
-from orchestration.campaign import search_result as found_settings
+from orchestration.campaign import checks, limits, schema, search_result
 from orchestration.campaign.factors import Factors, Level, read_factors, substitute_levels
 from orchestration.campaign.fields import resolve_path
 from orchestration.campaign.schema import CampaignFile
@@ -29,10 +29,10 @@ from orchestration.results.reader import finished_trials, read_trial
 
 
 def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[CampaignFile]:
-    """Return a campaign file's cells with the DCQCN set that it named when its trials ran.
+    """Return a campaign file's cells with the DCQCN set that it meant when its trials ran.
 
-    The trials beside the file tell: where some have the parameters that 0.2 called `hpcc`, and the
-    file does not know them by their present name, `hpcc` is that set.
+    If some trials beside the file have the parameters that 0.2 called `hpcc`, and the file does not
+    mention their present name, then `hpcc` in the file means that set.
     """
     named = [file.host.roce.dcqcn.set for file in files]
     if HPCC not in named or FORMER_HPCC in named or not _has_former(Path(path).parent):
@@ -64,10 +64,10 @@ def _renamed(file: CampaignFile) -> CampaignFile:
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of the factors' levels: their labels, and the file with them in place.
+    """One combination of the factors' levels: their labels, and the campaign with these levels.
 
-    Its paths start at `folder`. `tuner_locations` are the `file:line` of its tuners, by their
-    labels; `too_large` says what is too large of its trials.
+    Relative paths start in `folder`. `tuner_locations` has the `file:line` of each tuner by its
+    label; `too_large` has the problems of trials that exceed a limit.
     """
 
     labels: dict[str, Scalar]
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def testbed_name(self) -> str:
-        """The name that its trials have the testbed under."""
+        """The testbed's name or path, as trials have it."""
         return resolve_path(self.folder, self.file.testbed)
 
 
@@ -91,10 +91,10 @@ def read_cells(
     repeats: int | None = None,
     tuners: Sequence[Mapping[str, Scalar]] | None = None,
 ) -> list[Cell]:
-    """Return the combinations of a file's factors, checked; the rest overrides the file's own.
+    """Return the checked cells of a campaign file; the other arguments override its fields.
 
-    With other `tuners` than the file's, factors that only those refer to fall away. Raises
-    InputError as `load_campaign` does.
+    With other `tuners` than the file's, factors that only the file's tuners use are left out.
+    Raises InputError as `load_campaign` does.
     """
     document = with_overrides(read(path), backend, clock, repeats)
     factors = read_factors(document)
@@ -115,15 +115,18 @@ def check_cells(
     combinations: Iterable[Mapping[str, Level]],
     tuners: Sequence[Mapping[str, Scalar]] | None = None,
 ) -> tuple[list[Cell], list[Problem]]:
-    """Return some combinations of a file's factors, and its problems but those of their sizes."""
-    kept = set(factors.levels) if tuners is None else factors.used_outside("tuners")
+    """Return the cells of some combinations of a file's factors, and the file's problems.
+
+    Problems of size are not among these but in each cell's `too_large`.
+    """
+    used = set(factors.levels) if tuners is None else factors.used_outside("tuners")
     problems = list(factors.problems)
     cells: list[Cell] = []
     seen: set[tuple[Scalar, ...]] = set()
     load = cache(load_testbed)
     folder = os.path.dirname(document.name)
     for chosen in combinations:
-        labels = {name: level.label for name, level in chosen.items() if name in kept}
+        labels = {name: level.label for name, level in chosen.items() if name in used}
         if tuple(labels.values()) in seen:
             continue
         seen.add(tuple(labels.values()))
@@ -131,27 +134,30 @@ def check_cells(
         if tuners is not None:
             others = {"tuners": [dict(tuner) for tuner in tuners]}
             resolved = replace(resolved, data={**resolved.data, **others})
-        resolved, found = found_settings.resolve_references(resolved, labels, load)
-        problems += found
-        file, found = resolved.check(schema.campaign_file(resolved.data, folder))
-        found += _semantic_problems(resolved, load)
-        problems += [problem for problem in found if not factors.explains(problem)]
+        resolved, unresolved = search_result.resolve_references(resolved, labels, load)
+        problems += unresolved
+        file, of_cell = resolved.check(schema.campaign_file(resolved.data, folder))
+        of_cell += _semantic_problems(resolved, load)
+        problems += [problem for problem in of_cell if not factors.explains(problem)]
         if file is not None:
             with suppress(InputError):  # no such testbed, which is among the problems
                 testbed = load(resolve_path(folder, file.testbed))
                 too_large = tuple(limits.size_problems(resolved, file, testbed, folder))
-                lines = {
-                    tuner.called: document.where(("tuners", number)[: 1 if tuners else 2])
-                    for number, tuner in enumerate(file.tuners)
+                locations = {
+                    tuner.called: document.where(("tuners", index)[: 1 if tuners else 2])
+                    for index, tuner in enumerate(file.tuners)
                 }
-                cells.append(Cell(labels, file, folder, testbed, lines, too_large))
+                cells.append(Cell(labels, file, folder, testbed, locations, too_large))
     return cells, problems
 
 
 def with_overrides(
     document: Document, backend: str | None, clock: str | None, repeats: int | None
 ) -> Document:
-    """Return the document with the command line's settings in place of the file's."""
+    """Return the document with options of the command line in place of the file's fields.
+
+    Raises InputError for options that are wrong.
+    """
     problems = []
     if backend is not None:
         try:
@@ -172,6 +178,7 @@ def with_overrides(
 
 
 def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> list[Problem]:
+    """Return the problems that the schema cannot see: of fields together, and of the testbed."""
     folder = os.path.dirname(document.name)
     testbed: Testbed | None = None
     problems: list[Problem] = []
@@ -180,6 +187,6 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
         try:
             testbed = load(resolve_path(folder, name))
         except InputError as error:
-            problems += [document.at(("testbed",), fault) for fault in error.problems]
-    found = checks.check(document.data, testbed, folder)
-    return problems + [document.problem(*finding) for finding in found]
+            problems += [document.at(("testbed",), problem) for problem in error.problems]
+    located = checks.check(document.data, testbed, folder)
+    return problems + [document.problem(*problem) for problem in located]

@@ -1,7 +1,7 @@
-"""Checks of a campaign beyond its schema: fields in combination, and against the testbed.
+"""Checks of a campaign beyond its schema: of fields in combination, and against the testbed.
 
-Each check uses the fields that are valid on their own, so that one wrong field does not hide the
-faults of others.
+Checks get the fields that are valid on their own, so that one wrong field does not hide the
+problems of others. Here `campaign` is a cell's fields, with every reference to a factor resolved.
 """
 
 from __future__ import annotations
@@ -44,48 +44,51 @@ from traffic.workloads import load_workload
 
 
 def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[LocatedProblem]:
-    """Yield the faults of a cell's file beyond its schema.
+    """Yield the problems of a cell that its schema cannot see.
 
-    `data` is the file with every reference resolved. `testbed` is the one that it names, None if
-    that does not exist. `folder` is where its workloads' paths start.
+    `data` is the campaign file with every reference resolved. `testbed` is the one that it names,
+    None if that does not exist. Relative paths start in `folder`.
     """
-    whole = _right_fields(schema.campaign_file(data, folder), data)
-    yield from _check_periods(whole)
-    yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
+    campaign = _valid_fields(schema.campaign_file(data, folder), data)
+    yield from _check_periods(campaign)
+    yield from _check_tuners(_items(data, "tuners"), campaign, testbed, folder)
     if testbed is not None:
         yield from check_host(data.get("host"), testbed)
-    yield from check_capabilities(whole, testbed)
-    yield from check_roce(whole, testbed, Path(folder))
-    yield from check_load_balancing(whole, testbed)
-    yield from check_flow_samples(whole, testbed)
-    around = traces.surroundings(whole, testbed, folder)
+    yield from check_capabilities(campaign, testbed)
+    yield from check_roce(campaign, testbed, Path(folder))
+    yield from check_load_balancing(campaign, testbed)
+    yield from check_flow_samples(campaign, testbed)
+    around = traces.surroundings(campaign, testbed, folder)
     for index, item in enumerate(_items(data, "traffic")):
         model = pattern_model(item.get("kind"), folder) if isinstance(item, dict) else None
         if model is not None:
             loc: Loc = ("traffic", index)
-            pattern = _right_fields(model, item)
-            yield from _check_window(loc, pattern, whole)
-            yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
-            yield from check_long_lived(loc, pattern, whole, testbed)
+            pattern = _valid_fields(model, item)
+            yield from _check_window(loc, pattern, campaign)
+            yield from _check_driver((*loc, "driver"), pattern, campaign, testbed, folder)
+            yield from check_long_lived(loc, pattern, campaign, testbed)
             yield from _check_kind(loc, model, pattern, around, folder)
             if testbed is not None:
                 yield from _check_class(loc, model, pattern, testbed)
     for index, item in enumerate(_items(data, "faults")):
         if isinstance(item, dict):
-            yield from _check_fault(("faults", index), item, whole, testbed)
+            yield from _check_fault(("faults", index), item, campaign, testbed)
 
 
-def _right_fields(model: type[BaseModel], data: Fields) -> dict[str, Any]:
-    """Return the fields that are valid on their own, and the defaults of those left out."""
+def _valid_fields(model: type[BaseModel], data: Fields) -> dict[str, Any]:
+    """Return the fields that are valid on their own, and the defaults of those left out.
+
+    Fields that are present and wrong are missing.
+    """
     result: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        called = field.alias or name
-        if called not in data:
+        key = field.alias or name
+        if key not in data:
             if not field.is_required():
                 result[name] = field.get_default()
             continue
         try:
-            text = pydantic_core.to_json(data[called], inf_nan_mode="constants")
+            text = pydantic_core.to_json(data[key], inf_nan_mode="constants")
             result[name] = _adapter(model, name).validate_json(text, strict=True)
         except ValidationError:
             continue
@@ -100,13 +103,13 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def _check_driver(
-    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
+    loc: Loc, pattern: Fields, campaign: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[LocatedProblem]:
     driver: Driver | None = pattern.get("driver")
     if driver is None:
         return
     if driver.name != "sockets":
-        yield from mode_of_campaign(whole).lacks(driver_requirement(loc, driver.name))
+        yield from mode_of_campaign(campaign).check(driver_requirement(loc, driver.name))
     options = []
     for key in driver.model_extra or {}:
         try:
@@ -129,60 +132,60 @@ def _items(data: Fields, name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _check_periods(whole: Fields) -> Iterator[LocatedProblem]:
-    sample, action = whole.get("sample_period"), whole.get("action_period")
+def _check_periods(campaign: Fields) -> Iterator[LocatedProblem]:
+    sample, action = campaign.get("sample_period"), campaign.get("action_period")
     if sample and action and action % sample:
         yield LocatedProblem(
             ("action_period",),
             f"action_period {_time(action)} is not a multiple of sample_period {_time(sample)}",
-            "the tuner acts on samples: make it 1, 2, 3 … sample periods",
+            "the tuner acts on samples: use 1, 2, 3 … sample periods",
         )
-    latency = whole.get("decision_latency")
+    latency = campaign.get("decision_latency")
     if latency and sample and latency >= sample:
         yield LocatedProblem(
             ("decision_latency",),
             f"decision_latency {_time(latency)} is not below sample_period {_time(sample)}",
             "a decision takes effect before the next reading: shorten it, or sample less often",
         )
-    duration = whole.get("duration")
+    duration = campaign.get("duration")
     if sample and duration and sample > duration:
         yield LocatedProblem(
             ("sample_period",),
             f"sample_period {_time(sample)} is beyond the duration {_time(duration)}",
             "sample more often, or make the trial longer",
         )
-    warm_up = whole.get("warm_up")
+    warm_up = campaign.get("warm_up")
     if warm_up and duration and sample and warm_up + sample > duration:
         yield LocatedProblem(
             ("warm_up",),
-            f"warm_up {_time(warm_up)} leaves less than a sample_period of the duration "
-            f"{_time(duration)} to be measured",
+            f"warm_up {_time(warm_up)} leaves less than one sample_period of the duration "
+            f"{_time(duration)} to measure",
             "shorten it, or make the trial longer",
         )
 
 
 def _check_tuners(
-    items: Iterable[Any], whole: Fields, testbed: Testbed | None, folder: str
+    items: Iterable[Any], campaign: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[LocatedProblem]:
-    called: dict[str, int] = {}
+    numbers: dict[str, int] = {}  # by label, from 1
     for index, item in enumerate(items):
         fields = {"name": item} if isinstance(item, str) else item
         if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
             continue
         label = str(fields.get("label") or plugins.short_name(fields["name"]))
-        yield from _check_tuner(("tuners", index), fields, label, whole, testbed, folder)
-        if label in called:
+        yield from _check_tuner(("tuners", index), fields, label, campaign, testbed, folder)
+        if label in numbers:
             yield LocatedProblem(
                 ("tuners", index),
-                f"tuner {index + 1} is called {label!r}, as tuner {called[label]} is",
+                f"tuners {numbers[label]} and {index + 1} are both called {label!r}",
                 "remove one of them, or give it a 'label' of its own",
             )
-        called.setdefault(label, index + 1)
-    yield from traces.check_parent(whole, list(called))
+        numbers.setdefault(label, index + 1)
+    yield from traces.check_parent(campaign, list(numbers))
 
 
 def _check_tuner(
-    loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
+    loc: Loc, fields: Fields, label: str, campaign: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[LocatedProblem]:
     name = resolve_reference(folder, fields["name"])
     given = {key: value for key, value in fields.items() if key not in schema.Tuner.model_fields}
@@ -191,39 +194,41 @@ def _check_tuner(
         yield from (LocatedProblem.of((*loc, CHECKPOINT_PARAM), of_text(fault)) for fault in faults)
         if faults:
             return
-    told: dict[LocatedProblem, None] = {}
+    problems: dict[LocatedProblem, None] = {}
     for variant in rotation.variants(given):
-        told |= dict.fromkeys(_of_params(loc, name, variant, label, whole, testbed, folder))
-    yield from told
+        problems |= dict.fromkeys(
+            _check_params(loc, name, variant, label, campaign, testbed, folder)
+        )
+    yield from problems
 
 
-def _of_params(
+def _check_params(
     loc: Loc,
     name: str,
     given: Fields,
     label: str,
-    whole: Fields,
+    campaign: Fields,
     testbed: Testbed | None,
     folder: str,
 ) -> Iterator[LocatedProblem]:
-    """Yield the faults of a tuner with one value for each of its parameters."""
+    """Yield the problems of a tuner that has one checkpoint, not a list of them."""
     params = {}
-    unread = []
+    unreadable = []
     for key, value in given.items():
         try:
             params[key] = read_param(key, value)
         except ValueError as error:
-            unread.append(key)
+            unreadable.append(key)
             yield LocatedProblem.of((*loc, key), of_value(error))
     params = resolve_params(folder, params)
-    for fault in traces.check_tuner(name, params, label, whole, testbed):
+    for problem in traces.check_tuner(name, params, label, campaign, testbed):
         # A parameter that is present but cannot be read is not missing.
-        if not any(f"needs {key!r}" in fault.what for key in unread):
-            yield LocatedProblem.of(loc, fault)
+        if not any(f"needs {key!r}" in problem.what for key in unreadable):
+            yield LocatedProblem.of(loc, problem)
 
 
-def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[LocatedProblem]:
-    start, stop, duration = pattern.get("start"), pattern.get("stop"), whole.get("duration")
+def _check_window(loc: Loc, pattern: Fields, campaign: Fields) -> Iterator[LocatedProblem]:
+    start, stop, duration = pattern.get("start"), pattern.get("stop"), campaign.get("duration")
     if start is not None and stop is not None and stop <= start:
         yield LocatedProblem(
             (*loc, "stop"),
@@ -244,18 +249,21 @@ def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[LocatedP
 def _check_kind(
     loc: Loc, model: type[Pattern], pattern: Fields, around: Surroundings, folder: str
 ) -> Iterator[LocatedProblem]:
-    """Yield the faults of a pattern's fields by their roles, and those that its kind finds."""
+    """Yield the problems of a pattern's fields by their roles, and those that its kind finds.
+
+    A field's role says what it names: a workload, a host, or a number of senders.
+    """
     fields = {}
-    for name, one in given_fields(model.spec).items():
+    for name, declared in given_fields(model.spec).items():
         key = attribute(name)
         if key not in pattern:
             continue
         fields[name] = value = pattern[key]
-        where = (*loc, one.name or key)
-        if one.role == "workload":
-            yield from _check_workload(where, value, folder)
+        field_loc = (*loc, declared.name or key)
+        if declared.role == "workload":
+            yield from _check_workload(field_loc, value, folder)
         if around.testbed is not None and value:
-            yield from _check_places(where, one.role, value, around.testbed)
+            yield from _check_hosts(field_loc, declared.role, value, around.testbed)
     for problem in model.spec.faults(fields, around):
         yield LocatedProblem.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
 
@@ -284,12 +292,12 @@ def _check_class(
     yield LocatedProblem((*loc, key), what, remedy)
 
 
-def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterator[LocatedProblem]:
+def _check_hosts(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterator[LocatedProblem]:
     maximum = len(testbed.hosts) - 1
     if role == "senders" and value > maximum:
         yield LocatedProblem(
             loc,
-            f"{loc[-1]} {value} is wider than testbed {testbed.name}: "
+            f"{loc[-1]} {value} is too many for testbed {testbed.name}: "
             f"of its {maximum + 1} hosts, {maximum} can send to one",
             f"use 1 to {maximum}, or a larger testbed",
         )
@@ -303,14 +311,14 @@ def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterato
 
 
 def _check_fault(
-    loc: Loc, item: Fields, whole: Fields, testbed: Testbed | None
+    loc: Loc, item: Fields, campaign: Fields, testbed: Testbed | None
 ) -> Iterator[LocatedProblem]:
-    fault = _right_fields(schema.Fault, item)
+    fault = _valid_fields(schema.Fault, item)
     if "links" in item and "share" in item:
-        yield LocatedProblem(loc, "a fault with both 'links' and 'share'", "keep one of the two")
+        yield LocatedProblem(loc, "the fault has both 'links' and 'share'", "keep one of the two")
     if not item.get("links") and "share" not in item:
         remedy = "add links: [leaf1-spine1], or share: 0.1 for a tenth of the links"
-        yield LocatedProblem(loc, "a fault of no links", remedy)
+        yield LocatedProblem(loc, "the fault names no links", remedy)
     if testbed is not None:
         for index, name in enumerate(fault.get("links", ())):
             if name not in testbed.links_by_name:
@@ -321,7 +329,7 @@ def _check_fault(
                     f"testbed {testbed.name} has no link {name!r}",
                     f"{remedy}a link is named by its two devices",
                 )
-    down, up, duration = fault.get("down"), fault.get("up"), whole.get("duration")
+    down, up, duration = fault.get("down"), fault.get("up"), campaign.get("duration")
     if down is not None and up is not None and up <= down:
         yield LocatedProblem(
             (*loc, "up"),
@@ -334,7 +342,7 @@ def _check_fault(
             f"down {_time(down)} is beyond the duration {_time(duration)}",
             f"use before {_time(duration)}, or make the trial longer",
         )
-    drain = whole.get("drain")
+    drain = campaign.get("drain")
     if up is not None and duration is not None and drain is not None and up > duration + drain:
         end = _time(duration + drain)
         yield LocatedProblem(

@@ -1,4 +1,4 @@
-"""Congestion controls of RoCE NICs in a campaign file: their parameters, and programs."""
+"""Congestion controls of RoCE NICs in a campaign file: their parameters, and users' programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MBPS = 1_000_000
 
 
 class Program(StrictModel):
-    """A policy of one's own: a BPF object or its C source, and numbers that it is given."""
+    """A user's congestion control: a BPF object or its C source, and its numeric parameters."""
 
     program: str = Field(description="its file, like my_policy.c or my_policy.bpf.o")
     parameters: tuple[Any, ...] = Field(
@@ -39,7 +39,7 @@ class Program(StrictModel):
 
 
 def move_program(host: object) -> object:
-    """Put `congestion_control: {program: …}` where the NIC's settings are."""
+    """Return `host` with `congestion_control: {program: …}` moved into its `roce` settings."""
     if not isinstance(host, dict) or not isinstance(host.get("congestion_control"), dict):
         return host
     roce = host.get("roce", {})
@@ -52,10 +52,11 @@ def move_program(host: object) -> object:
 
 
 def read_values(control: str, given: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Return the parameters of a control as NICs take them, in the order of their names.
+    """Return the parameters of a congestion control as the integers that NICs take.
 
-    Only those that differ from the defaults; of a control that is loaded into the NICs all, in the
-    order of its C source. Raises ValueError for one that cannot be.
+    They are those that differ from the defaults, sorted by name; for a control that is loaded into
+    the NICs, all of them, in the order of its C source. Raises ValueError for a value that cannot
+    be read or is out of range.
     """
     own = congestion_control(control)
     values = {name: _read(own.parameters[name], given[name]) for name in given}
@@ -77,7 +78,7 @@ def _read(parameter: Parameter, value: object) -> int:
 def _read_mbps(value: object) -> int:
     mbps, rest = divmod(parse_rate_bps(value), _MBPS)
     if rest:
-        raise ValueError(f"{value!r} is no whole number of Mbit/s")
+        raise ValueError(f"{value!r} is not a whole number of Mbit/s")
     return mbps
 
 
@@ -106,7 +107,7 @@ _READERS: Mapping[str, Callable[[object], int]] = {
 
 
 def format_parameter(parameter: Parameter, value: int) -> Any:
-    """Return a parameter's value as a campaign file has it."""
+    """Return a parameter's value as it is written in a campaign file: 25000 ns is `25000ns`."""
     suffix = {"time": "ns", "rate": "Mbps", "size": "B"}.get(parameter.kind)
     if suffix:
         return f"{value}{suffix}"
@@ -120,9 +121,9 @@ def check_control(
     folder: Path,
     testbed: Testbed | None,
 ) -> Iterator[LocatedProblem]:
-    """Report parameters that the control does not take, and a program that cannot be one.
+    """Report parameters that the control does not take, and a program that cannot be loaded.
 
-    `given` has the parameters under the names of controls; `program` starts in `folder`.
+    `given` has parameters by the names of controls. The program's path starts in `folder`.
     """
     for name, parameters in given.items():
         if parameters and control and name != control:
@@ -189,18 +190,18 @@ def _check_program(program: Program, folder: Path) -> Iterator[LocatedProblem]:
 def _check_source(
     path: Path, count: int, name: str, how: str = "given"
 ) -> Iterator[LocatedProblem]:
-    """Report that a policy's file is none, or takes another number of parameters than `count`."""
+    """Report a file that is no policy, or that takes another number of parameters than `count`."""
     loc = ("host", "congestion_control")
     try:
-        wanted = read_policy(policy_object(path)).parameters
+        expected = read_policy(policy_object(path)).parameters
     except PolicyError as error:
-        yield from (LocatedProblem.of(loc, one.relocated(name)) for one in error.problems)
+        yield from (LocatedProblem.of(loc, problem.relocated(name)) for problem in error.problems)
     except NotReadyError as error:
         yield from (LocatedProblem.of(loc, problem) for problem in error.problems)
     else:
-        if wanted != count:
+        if expected != count:
             yield LocatedProblem(
                 loc,
-                f"{name} takes {wanted} parameters, and {count} are {how}",
+                f"{name} takes {expected} parameters, and {count} are {how}",
                 "give as many as its CL_POLICY says",
             )

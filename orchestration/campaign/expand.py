@@ -1,4 +1,8 @@
-"""Expands a campaign file: factors x tuners x repeats, paired by seed, in random blocks."""
+"""Expands a campaign file into trials: factors x tuners x repeats.
+
+All cells of a repeat have the same seed and so the same traffic (common random numbers); they are
+one block, in which they run in random order.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +52,9 @@ class Campaign:
     """A checked campaign.
 
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
-    order. `trials` are in the order in which they run; with adaptive `repeats` they are those that
-    may run at most. `testbeds` are theirs, by the names that they have them under,
-    `tuner_locations` the `file:line` of each tuner, by its label.
+    order. `trials` are in the order in which they run; with adaptive `repeats` they are all that
+    may run. `testbeds` has the trials' testbeds, by the trials' field `testbed`; `tuner_locations`
+    has the `file:line` of each tuner, by its label.
     """
 
     name: str
@@ -65,7 +69,7 @@ class Campaign:
     @property
     def runs_one_at_a_time(self) -> bool:
         """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
-        return any(mode_of(one).real_time for one in self.trials)
+        return any(mode_of(trial).real_time for trial in self.trials)
 
     def location_of_tuner(self, trial: TrialSpec) -> str:
         """Return the `file:line` of a trial's tuner; the campaign's name if the file has none."""
@@ -95,15 +99,15 @@ def load_campaign(
         trials=trials,
         testbeds={cell.testbed_name: cell.testbed for cell in cells},
         tuner_locations={key: line for cell in cells for key, line in cell.tuner_locations.items()},
-        repeats=_rule(cells[0].file),
+        repeats=_stopping_rule(cells[0].file),
     )
 
 
 def expand(cells: Sequence[Cell]) -> tuple[TrialSpec, ...]:
     """Return the trials of `cells`, crossed with tuners and repeats, in the order of their run.
 
-    A block holds every cell once, in an order drawn from the campaign's seed, so that drift over
-    time favours no tuner. In a replay, a block holds only the cells whose trials the parent has.
+    A block has every cell once, in an order that is drawn from the campaign's seed, so that drift
+    over time favours no tuner. In a replay, a block has only the cells that the parent has.
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
@@ -112,7 +116,7 @@ def expand(cells: Sequence[Cell]) -> tuple[TrialSpec, ...]:
             _trial(cell, tuner, repeat)
             for cell in cells
             for tuner in cell.file.tuners
-            if _has(cell.file.parent, tuner, repeat)
+            if _exists(cell.file.parent, tuner, repeat)
         ]
         order = np.random.default_rng(entropy(file.seed, "order", repeat)).permutation(len(block))
         trials += [block[index] for index in order]
@@ -120,25 +124,29 @@ def expand(cells: Sequence[Cell]) -> tuple[TrialSpec, ...]:
 
 
 def first_trial(cell: Cell) -> TrialSpec:
-    """Return a trial of a cell: its first tuner's first repeat. Raises InputError."""
+    """Return the trial of a cell's first tuner in the first repeat.
+
+    Raises InputError for files of the trial that cannot be read.
+    """
     return _trial(cell, cell.file.tuners[0], 1)
 
 
 def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> int:
-    """Return the seed of a repeat: the same for all its cells, so that they are paired.
+    """Return the seed of a repeat, which is the same for all its cells.
 
-    `purpose` is the stream that it comes from: see `orchestration.campaign.streams`.
+    `purpose` is the random stream that it comes from: see `orchestration.campaign.streams`.
     """
     return stream_seed(campaign_seed, purpose, repeat)
 
 
-def _rule(file: schema.CampaignFile) -> StoppingRule | None:
+def _stopping_rule(file: schema.CampaignFile) -> StoppingRule | None:
     return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
 
 
-def _has(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool:
-    whole = parent is None or not parent.trials
-    return whole or _parent_trial(parent, tuner, repeat) is not None
+def _exists(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool:
+    """Return whether a campaign has a tuner's trial in a repeat: a replay may lack some."""
+    lists_trials = parent is not None and bool(parent.trials)
+    return not lists_trials or _parent_trial(parent, tuner, repeat) is not None
 
 
 def _parent_trial(
@@ -146,11 +154,12 @@ def _parent_trial(
 ) -> schema.ParentTrial | None:
     """Return the trial that a repeat of a tuner replays, or None."""
     listed = parent.trials if parent is not None else ()
-    mine = (item for item in listed if (item.tuner, item.repeat) == (tuner.called, repeat))
-    return next(mine, None)
+    matches = (item for item in listed if (item.tuner, item.repeat) == (tuner.called, repeat))
+    return next(matches, None)
 
 
 def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None) -> str:
+    """Return what a trial replays, as text: run, trial and digest; "" for no replay."""
     if parent is None:
         return ""
     if trial is not None:
@@ -159,7 +168,7 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
 
 
 def _roce(cell: Cell) -> RoceSpec | None:
-    """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
+    """Return the hosts' RoCE NICs if some flows are RoCE; all of these have one control."""
     file, rates_bps = cell.file, cell.testbed.nic_rates_bps
     for control in controls_of(cell.testbed, file.host, file.traffic):
         if control in roce_controls():
@@ -168,6 +177,7 @@ def _roce(cell: Cell) -> RoceSpec | None:
 
 
 def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
+    """Return the trial of a cell's tuner in a repeat, with the digests of all files it reads."""
     file, folder = cell.file, cell.folder
     replayed = _parent_trial(file.parent, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
@@ -184,7 +194,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     own_actions = {key: of_repeat(path, repeat) for key, path in actions.items()}
     params |= own_actions
     workloads = [workload for spec in traffic for workload in spec.named("workload")]
-    recordings = {path for spec in traffic for path in spec.named("file")}
+    traces = {path for spec in traffic for path in spec.named("file")}
     return TrialSpec(
         campaign=file.campaign,
         testbed=cell.testbed_name,
@@ -217,7 +227,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
         cell=_labels(cell, tuner),
         files={
             **{path: sha256_of(path) for path in (cell.testbed_name, *workloads) if is_path(path)},
-            **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
+            **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(traces)},
             **_checkpoint_digest(name, params),
             **({roce.program: sha256_of(roce.program)} if roce and roce.program else {}),
             **{path: sha256_of(path) for path in classes},
@@ -241,12 +251,12 @@ def _fabric(file: schema.CampaignFile) -> FabricSpec:
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
-    """Return the digest of a learned tuner's network: with another network it is another trial."""
+    """Return the digest of a learned tuner's network, which is part of a trial's identity."""
     name = checkpoint_of(tuner, params)
     if name is None:
         return {}
-    called = name if is_path(name) else f"{CHECKPOINT}{name}"
-    return {called: sha256_of(str(find_checkpoint(name)))}
+    key = name if is_path(name) else f"{CHECKPOINT}{name}"
+    return {key: sha256_of(str(find_checkpoint(name)))}
 
 
 def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:

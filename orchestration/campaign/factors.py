@@ -1,16 +1,16 @@
-"""Factors: what a campaign varies. A field takes a factor's level through the reference `$name`.
+"""Factors: what a campaign varies. A field gets a factor's level by the reference `$name`.
 
     traffic:
       - {kind: poisson, workload: WebSearch, load: $load}
     faults: $faults
     factors:
       load: [0.3, 0.6]                    # levels that are single values
-      faults:                             # levels that are more, each with a name
+      faults:                             # levels of any kind, each with a name
         none: []
         one-link: [{links: [leaf1-spine1], down: 3ms, convergence: 500us}]
 
-A level may have parts that belong together and go to several places, by `$name.part`; by
-`$name.$other` the part that the level of another factor names:
+A level may have parts that belong together and are used in several fields, as `$name.part`;
+`$name.$other` is the part that is named by the level of another factor:
 
     testbed: $transport.testbed
     host: $transport.host
@@ -19,8 +19,8 @@ A level may have parts that belong together and go to several places, by `$name.
         dctcp: {testbed: graphcc, host: {congestion_control: dctcp}}
         dcqcn: {testbed: graphcc-pfc.yml, host: {congestion_control: dcqcn}}
 
-A reference is a whole value, never a part of one. Every factor is crossed with every other factor
-and with the tuners.
+A reference replaces a whole value, never a part of a text. Every factor is crossed with every other
+factor and with the tuners.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestration.core.condition import TUNER
 from orchestration.core.errors import Problem
 from orchestration.core.trial import Scalar
 
-# These have one value for the whole campaign; a factor cannot vary them.
+# These fields have one value for the whole campaign; a factor cannot vary them.
 FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "protocol", "parent")
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Level:
-    """One setting of a factor: its label in reports, and the place of its value in the file."""
+    """One level of a factor: its label in reports, and the location of its value in the file."""
 
     label: Scalar
     loc: Loc
@@ -52,7 +52,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """A `$name`, `$name.part` or `$name.$other` in place of a value."""
+    """A reference `$name`, `$name.part` or `$name.$other`, at the location `loc`."""
 
     name: str
     part: str
@@ -63,26 +63,26 @@ class Reference:
 
     @property
     def other(self) -> str:
-        """The factor whose level names the part, or ""."""
+        """The other factor, whose level names the part; "" if there is none."""
         return self.part[1:] if self.part.startswith("$") else ""
 
     def parts(self, levels: Mapping[str, tuple[Level, ...]]) -> list[str]:
-        """Return the parts that it may take of a level; none if it takes all of it."""
+        """Return the parts of a level that this may refer to; [] if it refers to a whole level."""
         if self.other:
             return [str(level.label) for level in levels.get(self.other, ())]
         return [self.part] if self.part else []
 
     def source(self, chosen: Mapping[str, Level]) -> Loc:
-        """Return the place of the value that it has under these levels."""
+        """Return the location of the value that this refers to under these levels."""
         part = str(chosen[self.other].label) if self.other else self.part
         return (*chosen[self.name].loc, part) if part else chosen[self.name].loc
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of a file, the references to them, and the faults of both.
+    """The factors of a file, the references to them, and the problems of both.
 
-    `levels` has usable levels only, `references` only those that can be resolved.
+    `levels` has only usable levels; `references` has only those that can be resolved.
     """
 
     levels: dict[str, tuple[Level, ...]]
@@ -96,40 +96,40 @@ class Factors:
             yield dict(zip(self.levels, levels, strict=True))
 
     def used_outside(self, field: str) -> set[str]:
-        """Return the factors that another field of the file than `field` refers to."""
+        """Return the factors that are referred to outside of the file's field `field`."""
         references = (*self.references, *self.unresolved)
-        others = [ref for ref in references if ref.loc[0] != field]
-        return {name for ref in others for name in (ref.name, ref.other) if name}
+        outside = [ref for ref in references if ref.loc[0] != field]
+        return {name for ref in outside for name in (ref.name, ref.other) if name}
 
     def explains(self, problem: Problem) -> bool:
-        """Return whether a problem only repeats that a reference could not be resolved."""
+        """Return whether a problem only follows from a reference that could not be resolved."""
         return any(repr(str(ref)) in problem.what for ref in self.unresolved)
 
 
 def read_factors(document: Document) -> Factors:
-    """Find the factors of a campaign file and the references to them."""
+    """Return the factors of a campaign file, and the references to them."""
     levels: dict[str, tuple[Level, ...]] = {}
     problems: list[Problem] = []
     declared = document.data.get("factors")
     declared = declared if isinstance(declared, dict) else {}
     for name, value in declared.items():
-        found, faults = _levels(document, name, value)
-        problems += faults
-        if found:
-            levels[name] = found
+        usable, of_levels = _levels(document, name, value)
+        problems += of_levels
+        if usable:
+            levels[name] = usable
     resolved: list[Reference] = []
     unresolved: list[Reference] = []
     for ref in _references(document.data, ()):
-        fault = _check_reference(document, ref, declared) or _check_part(document, ref, levels)
-        problems += [fault] if fault else []
-        (unresolved if fault or ref.name not in levels else resolved).append(ref)
+        problem = _check_reference(document, ref, declared) or _check_part(document, ref, levels)
+        problems += [problem] if problem else []
+        (unresolved if problem or ref.name not in levels else resolved).append(ref)
     used = {name for ref in (*resolved, *unresolved) for name in (ref.name, ref.other)}
     problems += [
         document.problem(("factors", name), f"factor {name!r} is not used", f"{_USE} ${name}")
         for name in levels
         if name not in used
     ]
-    problems += _idle(document, levels, resolved)
+    problems += _without_effect(document, levels, resolved)
     problems += _unused_parts(document, levels, [*resolved, *unresolved])
     return Factors(levels, tuple(resolved), tuple(unresolved), tuple(problems))
 
@@ -139,7 +139,7 @@ def substitute_levels(
 ) -> Document:
     """Return the document with each reference replaced by the chosen level of its factor.
 
-    A fault of the value is then reported at the line of the level.
+    Problems of such a value are then reported at the line of the level.
     """
     data = document.data
     lines = dict(document.lines)
@@ -177,7 +177,7 @@ def _levels(document: Document, name: str, value: Any) -> tuple[tuple[Level, ...
             remedy = f"name the levels: {name}: {{some-name: value, other-name: value}}"
             problems.append(document.problem((*loc, index), what, remedy))
         elif level in seen:
-            what = f"level {level!r} of factor {name!r} is there twice"
+            what = f"level {level!r} of factor {name!r} is listed twice"
             remedy = "remove one; for more repeats raise 'repeats'"
             problems.append(document.problem((*loc, index), what, remedy))
         else:
@@ -231,34 +231,34 @@ def _check_part(
 def _unused_parts(
     document: Document, levels: Mapping[str, tuple[Level, ...]], references: list[Reference]
 ) -> Iterator[Problem]:
-    """Yield a problem for each part of a level that no reference takes, where parts are taken."""
+    """Yield a problem for each part that no reference uses, of factors that are used by parts."""
     for name, known in levels.items():
-        mine = [ref for ref in references if ref.name == name]
-        if not mine or not all(ref.part for ref in mine):
+        to_factor = [ref for ref in references if ref.name == name]
+        if not to_factor or not all(ref.part for ref in to_factor):
             continue
-        taken = {part for ref in mine for part in ref.parts(levels)}
+        used = {part for ref in to_factor for part in ref.parts(levels)}
         for level in known:
             parts = _get(document.data, level.loc)
             for part in parts if isinstance(parts, dict) else ():
-                if part not in taken:
+                if part not in used:
                     what = f"part {part!r} of factor {name!r} is not used"
                     remedy = f"{_USE} ${name}.{part}"
                     yield document.problem((*level.loc, part), what, remedy)
 
 
-def _idle(
+def _without_effect(
     document: Document, levels: Mapping[str, Any], references: list[Reference]
 ) -> list[Problem]:
-    """Return a problem for each factor that changes nothing for some of the tuners."""
+    """Return a problem for each factor that only some of the tuners refer to."""
     tuners = document.data.get("tuners")
     count = len(tuners) if isinstance(tuners, list) else 0
     problems = []
     for name in levels:
-        places = [ref.loc for ref in references if name in (ref.name, ref.other)]
-        numbers = {loc[1] for loc in places if loc[0] == "tuners"}
-        idle = sorted(set(range(count)) - numbers)
-        if places and idle and all(loc[0] == "tuners" for loc in places):
-            what = f"factor {name!r} changes nothing for tuner {idle[0] + 1} of the list"
+        locations = [ref.loc for ref in references if name in (ref.name, ref.other)]
+        referring = {loc[1] for loc in locations if loc[0] == "tuners"}
+        others = sorted(set(range(count)) - referring)
+        if locations and others and all(loc[0] == "tuners" for loc in locations):
+            what = f"factor {name!r} changes nothing for tuner {others[0] + 1} of the list"
             remedy = "list the variants of a tuner under 'tuners', each with a 'label'"
             problems.append(document.problem(("factors", name), what, remedy))
     return problems

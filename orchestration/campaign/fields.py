@@ -1,4 +1,7 @@
-"""Types of a campaign file's single fields: their readers, bounds, and where paths start."""
+"""Types of single fields of a campaign file: how they are read, their bounds, and their paths.
+
+Relative paths in a campaign file start in the file's own folder, not where a command is given.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_ra
 
 
 def resolve_path(folder: str, name: str) -> str:
-    """Return a name unchanged; resolve a file's path against `folder`."""
+    """Return a testbed's or workload's name unchanged, and a path resolved against `folder`."""
     return os.path.normpath(os.path.join(folder, name)) if is_path(name) else name
 
 
@@ -29,7 +32,7 @@ def is_path(name: str) -> bool:
 
 
 def resolve_reference(folder: str, name: str) -> str:
-    """Return a name unchanged; resolve the path in a reference to a class in a file.
+    """Return a plugin's name unchanged, and `file.py:Class` with its path resolved.
 
     `folder` is where the path starts. See `orchestration.core.plugins`.
     """
@@ -37,33 +40,34 @@ def resolve_reference(folder: str, name: str) -> str:
 
 
 def class_files(references: Iterable[str]) -> list[str]:
-    """Return the files of those references that name a class in one."""
-    return sorted({plugins.file_of(one) for one in references if plugins.is_file(one)})
+    """Return the files of those references that are of the form `file.py:Class`, sorted."""
+    return sorted({plugins.file_of(name) for name in references if plugins.is_file(name)})
 
 
 def resolve_file(folder: str, name: str) -> str:
-    """Return a file's path resolved against `folder`, whatever its name looks like."""
+    """Return a file's path resolved against `folder`, also if it looks like a plain name."""
     return os.path.normpath(os.path.join(folder, name))
 
 
 def resolve_params(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return a tuner's parameters, with the paths of checkpoint and actions resolved.
+    """Return a tuner's parameters, with the paths of its checkpoint and traces of actions resolved.
 
     `folder` is where the paths start.
     """
-    seen = dict(params)
-    recordings = {knob.table: resolve_file for knob in KNOBS.values()}
-    for key, place in {"checkpoint": resolve_path, **recordings}.items():
+    resolved = dict(params)
+    traces = {knob.table: resolve_file for knob in KNOBS.values()}
+    for key, resolve in {"checkpoint": resolve_path, **traces}.items():
         name = params.get(key)
         if isinstance(name, str):
-            seen[key] = place(folder, name)
-    return seen
+            resolved[key] = resolve(folder, name)
+    return resolved
 
 
 def read_param(name: str, value: object, unit: str = "") -> Scalar:
-    """Return a parameter or option. Text is read in `unit`, or the unit that ends its name.
+    """Return the value of a parameter or option in its base unit: bytes, ns or bit/s.
 
-    `kmin_bytes` accepts 5KB, or 5000. Raises ValueError if it cannot be read.
+    The unit is `unit`, or else the end of the name: `kmin_bytes` accepts 5KB, or 5000. Raises
+    ValueError if it cannot be read.
     """
     if isinstance(value, str):
         for suffix, parse in _UNITS.items():
@@ -75,12 +79,12 @@ def read_param(name: str, value: object, unit: str = "") -> Scalar:
 
 
 def name_as_mapping(value: object) -> object:
-    """Return a name as a mapping that has it, and anything else as it is."""
+    """Return `{"name": value}` for a text, and anything else unchanged."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def _share_of(what: str, whole: str) -> AfterValidator:
-    """Return a validator of shares of `whole`, which ends in an example."""
+    """Return a validator of shares of `whole`, a text for its message that ends in an example."""
     is_share = f"{what} {{:g}} is outside (0, 1]"
     return must(lambda value: 0 < value <= 1, is_share, f"it is the share of {whole}")
 

@@ -1,4 +1,4 @@
-"""Checks of hosts in a campaign: their congestion control, RoCE NICs, and the fabric they need."""
+"""Checks of a campaign's hosts: congestion control, RoCE NICs, and the fabric that these need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestration.datapath.policy_dcqcn import RATE_PARAMETERS
 
 
 def check_host(host: object, testbed: Testbed) -> Iterator[LocatedProblem]:
-    """Report a congestion control that no flow would use, because each class has its own."""
+    """Report a host's congestion control that no flow would use: each traffic class has its own."""
     own = [klass.congestion_control for klass in testbed.classes]
     if isinstance(host, dict) and "congestion_control" in host and own and all(own):
         yield LocatedProblem(
@@ -31,48 +31,57 @@ def check_host(host: object, testbed: Testbed) -> Iterator[LocatedProblem]:
 def controls_of(
     testbed: Testbed | None, host: Host, patterns: Sequence[Pattern] = ()
 ) -> dict[str, Loc]:
-    """Return the congestion controls that flows may have, and which field names each first.
+    """Return the congestion controls that flows may have, each with the first field that names it.
 
-    They are named by the host, by the testbed's classes, or by a pattern.
+    They are named by the host, by the testbed's traffic classes, or by a pattern.
     """
     classes = [klass.congestion_control for klass in testbed.classes] if testbed else []
-    places: dict[str, Loc] = {}
-    for own in classes or [""]:
+    locations: dict[str, Loc] = {}
+    for of_class in classes or [""]:
         by_host: Loc = ("host", "congestion_control")
-        places.setdefault(own or host.congestion_control, ("testbed",) if own else by_host)
+        named_by: Loc = ("testbed",) if of_class else by_host
+        locations.setdefault(of_class or host.congestion_control, named_by)
     for index, pattern in enumerate(patterns):
         if pattern.congestion_control:
-            places.setdefault(pattern.congestion_control, ("traffic", index, "congestion_control"))
-    return places
+            locations.setdefault(
+                pattern.congestion_control, ("traffic", index, "congestion_control")
+            )
+    return locations
 
 
-def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[LocatedProblem]:
-    """Report what of hosts, RoCE NICs and lossless switches does not go together.
+def check_roce(campaign: Fields, testbed: Testbed | None, folder: Path) -> Iterator[LocatedProblem]:
+    """Report hosts, RoCE NICs and lossless switches that do not fit together.
 
-    Likewise parameters that an mlx5 NIC would not take.
+    It also reports parameters that an mlx5 NIC would not take. Relative paths start in `folder`.
     """
-    host = whole.get("host")
+    host = campaign.get("host")
     if host is None:
         return
-    places = controls_of(testbed, host, whole.get("traffic", ()))
-    roce = [control for control in places if control in roce_controls()]
-    where = places[roce[0]] if roce else ("host", "congestion_control")
-    if testbed is not None and testbed.switch and testbed.switch.lossless and places and not roce:
+    locations = controls_of(testbed, host, campaign.get("traffic", ()))
+    roce = [control for control in locations if control in roce_controls()]
+    where = locations[roce[0]] if roce else ("host", "congestion_control")
+    if (
+        testbed is not None
+        and testbed.switch
+        and testbed.switch.lossless
+        and locations
+        and not roce
+    ):
         yield LocatedProblem(
             ("testbed",),
             f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
-            f"{' or '.join(places)} have no NIC that obeys pauses",
+            f"{' or '.join(locations)} have no NIC that obeys pauses",
             f"use `congestion_control: {DCQCN}`, or remove 'pfc' from the testbed",
         )
-    if host.loss_detection != Host().loss_detection and set(places) <= set(roce_controls()):
+    if host.loss_detection != Host().loss_detection and set(locations) <= set(roce_controls()):
         yield LocatedProblem(
             ("host", "loss_detection"),
-            "no flow is TCP: RoCE NICs tell losses by `recovery`",
+            "no flow is TCP: how RoCE NICs detect losses is set by `recovery`",
             "remove it, or use `roce: {recovery: …}`",
         )
     if len(roce) > 1:
         yield LocatedProblem(
-            places[roce[1]],
+            locations[roce[1]],
             f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             "let the host, the testbed's classes and the patterns name the same one",
         )
@@ -88,7 +97,7 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
     if control == PROGRAM and host.roce.program is None:
         yield LocatedProblem(
             where,
-            "a program of one's own needs its file",
+            "congestion_control: program needs the program's file",
             "write it like {program: my_policy.c}",
         )
     yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
@@ -117,15 +126,15 @@ def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[LocatedProbl
 
 
 def _check_rates_of_set(host: Host, testbed: Testbed) -> Iterator[LocatedProblem]:
-    """Report a set whose parameters go by the NICs' rate, where NICs have several."""
+    """Report a set whose parameters depend on the NICs' rate, if NICs have several rates."""
     dcqcn, rates = host.roce.dcqcn, testbed.nic_rates_bps
-    open_ones = [name for name in RATE_PARAMETERS.get(dcqcn.set, ()) if name not in dcqcn.own]
-    if open_ones and len(rates) > 1:
-        parameters = " and ".join(open_ones)
+    undecided = [name for name in RATE_PARAMETERS.get(dcqcn.set, ()) if name not in dcqcn.own]
+    if undecided and len(rates) > 1:
+        parameters = " and ".join(undecided)
         yield LocatedProblem(
             ("host", "roce", "dcqcn"),
-            f"the set {dcqcn.set} has {parameters} by the NICs' rate, and those of testbed "
-            f"{testbed.name} have {' and '.join(map(format_rate, rates))}",
+            f"in the set {dcqcn.set}, {parameters} depend on the NICs' rate, and NICs of testbed "
+            f"{testbed.name} have several: {' and '.join(map(format_rate, rates))}",
             f"give {parameters} beside `set: {dcqcn.set}`",
         )
 
@@ -138,10 +147,8 @@ def _check_dcqcn(host: Host) -> Iterator[LocatedProblem]:
             what = f"DCQCN has no parameter {name!r}"
             yield LocatedProblem(loc, what, f"{suggest(name, DCQCN_PARAMETERS)}it has {known}")
             continue
-        one = DCQCN_PARAMETERS[name]
-        if type(value) is not int or not one.minimum <= value <= one.maximum:
-            yield LocatedProblem(
-                loc,
-                f"{value!r} is not a whole number from {one.minimum} to {one.maximum} ({one.unit})",
-                "see docs/generated/campaign-file.md",
-            )
+        parameter = DCQCN_PARAMETERS[name]
+        minimum, maximum = parameter.minimum, parameter.maximum
+        if type(value) is not int or not minimum <= value <= maximum:
+            what = f"{value!r} is not a whole number from {minimum} to {maximum} ({parameter.unit})"
+            yield LocatedProblem(loc, what, "see docs/generated/campaign-file.md")

@@ -1,4 +1,4 @@
-"""The campaign file's `host` and `fabric`: congestion control, RoCE NICs, and what switches are."""
+"""The campaign file's `host` and `fabric`: congestion control, RoCE NICs, the kind of switches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from orchestration.policies.store import program_path
 
 
 class Dcqcn(StrictModel):
-    """DCQCN's parameters: a set by name, and any of them beside it, under mlx5's names."""
+    """DCQCN's parameters: a named set, and single ones that replace its values, by mlx5's names."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -44,13 +44,13 @@ class Dcqcn(StrictModel):
 
     @property
     def own(self) -> dict[str, Any]:
-        """The parameters given beside the set."""
+        """The parameters that were given singly, beside the set."""
         return dict(self.model_extra or {})
 
     def parameters(self, nic_bps: int) -> tuple[tuple[str, int], ...]:
-        """Return those that differ from mlx5's defaults, in the order of their names.
+        """Return the parameters that differ from mlx5's defaults, sorted by name.
 
-        `nic_bps` is the NICs' rate in bit/s, by which some sets go.
+        `nic_bps` is the NICs' rate in bit/s, on which some sets depend.
         """
         values = {**dcqcn_set(self.set, nic_bps), **self.own}
         default = DCQCN_SETS["mlx5"]
@@ -66,7 +66,7 @@ def _window(value: object) -> int:
 
 
 class _Roce(StrictModel):
-    """The hosts' RoCE NICs; `Roce` has a field more for each congestion control."""
+    """The hosts' RoCE NICs; `Roce` adds a field for each installed congestion control."""
 
     payload: PositiveSize = Field(
         default=RoceSpec.payload_bytes,
@@ -118,9 +118,9 @@ class _Roce(StrictModel):
         return {name: getattr(self, _field(name)) for name in _own_parameters()}
 
     def spec(self, control: str, folder: str, nic_bps: int) -> RoceSpec:
-        """Return it as a trial under this control has it, with NICs of a rate in bit/s.
+        """Return the NICs' specification for a trial under the congestion control `control`.
 
-        Paths start in `folder`.
+        `nic_bps` is the NICs' rate in bit/s. A program's path starts in `folder`.
         """
         spec = RoceSpec(
             self.payload,
@@ -149,13 +149,13 @@ class _Roce(StrictModel):
 
 
 def _loaded(spec: RoceSpec, program: Path) -> RoceSpec:
-    """Return the spec of NICs that a program is loaded into."""
-    asks = read_policy(policy_object(program)).telemetry
-    return replace(spec, program=str(program), telemetry=asks)
+    """Return the spec with a program that is loaded into the NICs, and the telemetry it needs."""
+    telemetry = read_policy(policy_object(program)).telemetry
+    return replace(spec, program=str(program), telemetry=telemetry)
 
 
 def _own_parameters() -> list[str]:
-    """Return the congestion controls whose parameters `roce` has under their names."""
+    """Return the congestion controls that have a field of parameters in `roce`, by their names."""
     return [name for name in roce_controls() if name not in (DCQCN, PROGRAM)]
 
 
@@ -203,7 +203,7 @@ class Host(StrictModel):
 
 
 class Fabric(StrictModel):
-    """What the switches of an emulated fabric are."""
+    """What forwards and marks packets in an emulated fabric's switches."""
 
     kind: Literal["linux", "closloop"] = Field(
         default="closloop",
@@ -217,5 +217,5 @@ class Fabric(StrictModel):
 
 
 def kind_as_mapping(value: object) -> object:
-    """Return a fabric's name as a mapping that has it, and anything else as it is."""
+    """Return `{"kind": value}` for a text, and anything else unchanged."""
     return {"kind": value} if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""What no campaign may be larger than, found before a trial, a flow or a reading is made.
+"""Limits that no campaign may exceed, checked before any trial, flow or reading is made.
 
-Beyond these limits a number must be wrong, a unit most often: no machine would come to an end. What
-fits this machine is asked before a campaign runs (`orchestration.run.executors`).
+Beyond them a number in the file must be wrong, most often its unit: no machine would ever finish.
+Whether a campaign fits this machine is checked before it runs (`orchestration.run.executors`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 
 MAX_TRIALS = 1_000_000
-# Of a trial.
+# Flows, and readings of queues, of one trial.
 MAX_FLOWS = 10_000_000
 MAX_READINGS = 1_000_000_000
 
-# Bytes of memory that a run needs at least for a trial of a campaign, a flow, and a reading of a
-# queue: measured on the fluid backend (1,500, 370 and 149), rounded down.
+# Bytes of memory that a run needs at least for each trial of a campaign, each flow, and each
+# reading of a queue: measured on the fluid backend (1,500, 370 and 149), and rounded down.
 TRIAL_BYTES, FLOW_BYTES, READING_BYTES = 1_500, 150, 100
 
 
 def count_trials(document: Document, factors: Factors, tuners: int | None = None) -> int:
-    """Return how many trials a file has at most; fields that are wrong count as one.
+    """Return how many trials a file has at most; a field that is wrong counts as one.
 
-    `tuners` are how many stand in for the file's own.
+    `tuners` is the number of tuners that replace the file's own, None to keep those.
     """
     listed = document.data.get("tuners")
     own = len(listed) if isinstance(listed, list) else 1
@@ -47,7 +47,7 @@ def count_conditions(factors: Factors) -> int:
 
 
 def count_problem(document: Document, factors: Factors, trials: int) -> Problem | None:
-    """Return the problem of a file with more trials than are possible, None if it has not."""
+    """Return the problem that a file has too many trials, None if it has not."""
     if trials <= MAX_TRIALS:
         return None
     conditions, repeats = count_conditions(factors), _repeats(document.data)
@@ -64,11 +64,11 @@ def size_problems(
     document: Document, file: schema.CampaignFile, testbed: Testbed, folder: str
 ) -> Iterator[Problem]:
     """Yield the problems of a cell whose trials would have too many flows or readings."""
-    each = expected_flows(file, testbed, folder)
-    flows = sum(one.flows for one in each.values())
-    too_many = [number for number, one in each.items() if one.flows > MAX_FLOWS]
-    for number in too_many:
-        loc, what, remedy = _sized_by(file, number, each[number].flows)
+    expected = expected_flows(file, testbed, folder)
+    flows = sum(traffic.flows for traffic in expected.values())
+    too_many = [index for index, traffic in expected.items() if traffic.flows > MAX_FLOWS]
+    for index in too_many:
+        loc, what, remedy = _sized_by(file, index, expected[index].flows)
         comma = "" if what.endswith(" are") else ","
         yield document.problem(loc, f"{what}{comma} more than {MAX_FLOWS:,}", remedy)
     if flows > MAX_FLOWS and not too_many:
@@ -94,29 +94,29 @@ def size_problems(
 
 
 def expected_flows(file: schema.CampaignFile, testbed: Testbed, folder: str) -> dict[int, Expected]:
-    """Return what each pattern of a cell is likely to send, by its number; not of wrong ones.
+    """Return the expected traffic of each pattern of a cell, by the pattern's index.
 
-    Nor of replayed ones: their flows are in a file, and are no more than that.
+    Patterns with errors are left out, and so are traces: a file holds no more flows than it has.
     """
-    found: dict[int, Expected] = {}
-    for number, item in enumerate(file.traffic):
-        with suppress(InputError, OSError, KeyError):  # the other checks say so
+    expected: dict[int, Expected] = {}
+    for index, item in enumerate(file.traffic):
+        with suppress(InputError, OSError, KeyError):  # other checks report these
             if not item.spec.fields("file"):
-                found[number] = flows_spec(item, file.duration, folder).expected(testbed)
-    return found
+                expected[index] = flows_spec(item, file.duration, folder).expected(testbed)
+    return expected
 
 
 def count_readings(file: schema.CampaignFile, testbed: Testbed) -> int:
-    """Return how many readings of queues a cell's trial has at least."""
+    """Return how many readings of single queues a cell's trial has at least."""
     return file.duration // file.sample_period * len(testbed.queues)
 
 
-def _sized_by(file: schema.CampaignFile, number: int, flows: float) -> tuple[Loc, str, str]:
-    """Return the field that makes a pattern so large, what it makes, and what to do about it."""
-    item = file.traffic[number]
+def _sized_by(file: schema.CampaignFile, index: int, flows: float) -> tuple[Loc, str, str]:
+    """Return the field that makes a pattern so large, the problem, and the remedy."""
+    item = file.traffic[index]
     field, what, remedy = item.spec.sized_by
     what = what.format(flows=flows, memory=format_size(flows * FLOW_BYTES, 0))
-    loc: Loc = ("traffic", number, *filter(None, [field]))
+    loc: Loc = ("traffic", index, *filter(None, [field]))
     if f"{field}_ns" in given_fields(item.spec):
         time_ns = item.of_field(f"{field}_ns")
         if field == "stop" and time_ns is None:

@@ -1,4 +1,7 @@
-"""The campaign file's `load_balancing`: how switches choose among equal-cost ports."""
+"""The campaign file's `load_balancing`: how switches choose among equal-cost next hops.
+
+A flowlet is a burst of a flow, separated from the next one by an idle time: the `timeout`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,6 @@ from orchestration.core.units import format_duration
 
 _DEFAULT = LoadBalancingSpec()
 
-
 _shown = partial(format_duration, digits=6)
 _TIMEOUT = must(
     lambda value: MIN_TIMEOUT_NS <= value <= MAX_TIMEOUT_NS,
@@ -49,7 +51,8 @@ _DRE_TIME = must(
 )
 
 
-def _both(value: object) -> object:
+def _for_both_tiers(value: object) -> object:
+    """Return a mapping as it is, and a single timeout for both tiers."""
     if isinstance(value, dict):
         return value
     return {"edge": value, "aggregation": value}
@@ -59,22 +62,22 @@ Timeout = Annotated[Duration, _TIMEOUT]
 
 
 class Timeouts(StrictModel):
-    """One timeout for switches that hosts attach to, one for those above."""
+    """A timeout for switches that hosts attach to, and one for the tiers above."""
 
     edge: Timeout = Field(description="of edges and leaves, like 200us")
     aggregation: Timeout = Field(description="of all switches above, like 500us")
 
 
 class LoadBalancing(StrictModel):
-    """How switches choose among equal-cost ports."""
+    """How switches choose among equal-cost next hops."""
 
     kind: Annotated[str, one_of("no load balancing", KINDS)] = Field(
         default="ecmp", description="what keeps to one path: a flow, a packet, or a flowlet"
     )
-    timeout: Annotated[Timeouts, BeforeValidator(_both)] | None = Field(
+    timeout: Annotated[Timeouts, BeforeValidator(_for_both_tiers)] | None = Field(
         default=None,
-        description="the gap after which a flow's next packet begins a new flowlet, 200us without "
-        "it: one duration, or a mapping",
+        description="the idle time after which a flow's next packet begins a new flowlet, 200us by "
+        "default: one duration, or a mapping",
     )
     route_by: Annotated[str, one_of("no route_by", ROUTES)] = Field(
         default=_DEFAULT.route_by,
@@ -89,11 +92,11 @@ class LoadBalancing(StrictModel):
     )
     metric_age: Duration = Field(
         default=_DEFAULT.metric_age_ns,
-        description="how long CONGA believes a metric that it hears nothing more of",
+        description="how long CONGA uses a metric that is not updated",
     )
 
     def spec(self) -> LoadBalancingSpec:
-        """Return it as a trial has it."""
+        """Return the load balancing of a trial, with times in ns and defaults filled in."""
         kind: Any = self.kind
         route_by: Any = self.route_by
         given = self.timeout
@@ -108,44 +111,44 @@ class LoadBalancing(StrictModel):
         )
 
 
-_OF_FLOWLETS, _OF_CHOICES = ("timeout", "entries"), ("route_by", "dre_time", "metric_age")
+# Settings that only flowlets use, and those that any choice other than ECMP's uses.
+_FLOWLET_FIELDS, _CHOICE_FIELDS = ("timeout", "entries"), ("route_by", "dre_time", "metric_age")
 
 
-def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
-    """Report settings that would do nothing, and a testbed without a choice of paths."""
-    asked: LoadBalancing | None = whole.get("load_balancing")
-    if asked is None:
+def check_load_balancing(campaign: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
+    """Report settings that would have no effect, and a testbed with a single path."""
+    balancing: LoadBalancing | None = campaign.get("load_balancing")
+    if balancing is None:
         return
-    yield from _check_unused(asked)
-    if asked.kind == "ecmp":
-        return
-    if testbed is not None:
-        yield from _check_paths(asked, testbed)
+    yield from _check_unused(balancing)
+    if balancing.kind != "ecmp" and testbed is not None:
+        yield from _check_paths(balancing, testbed)
 
 
-def _check_unused(asked: LoadBalancing) -> Iterator[LocatedProblem]:
-    unused = {"ecmp": (*_OF_FLOWLETS, *_OF_CHOICES), "spray": _OF_FLOWLETS}.get(asked.kind, ())
+def _check_unused(balancing: LoadBalancing) -> Iterator[LocatedProblem]:
+    without_effect = {"ecmp": (*_FLOWLET_FIELDS, *_CHOICE_FIELDS), "spray": _FLOWLET_FIELDS}
+    unused = without_effect.get(balancing.kind, ())
     for name in unused:
-        if name in asked.model_fields_set:
+        if name in balancing.model_fields_set:
             yield LocatedProblem(
                 ("load_balancing", name),
-                f"{asked.kind} has no {name!r}",
+                f"{balancing.kind} has no {name!r}",
                 "remove it, or use `kind: flowlets`",
             )
-    if asked.kind != "ecmp" and asked.route_by != "conga":
+    if balancing.kind != "ecmp" and balancing.route_by != "conga":
         for name in ("dre_time", "metric_age"):
-            if name in asked.model_fields_set:
+            if name in balancing.model_fields_set:
                 yield LocatedProblem(
                     ("load_balancing", name),
-                    f"{name!r} is CONGA's, and new flowlets are routed by {asked.route_by}",
+                    f"only CONGA uses {name!r}, and flowlets are routed by {balancing.route_by}",
                     "remove it, or use `route_by: conga`",
                 )
 
 
-def _check_paths(asked: LoadBalancing, testbed: Testbed) -> Iterator[LocatedProblem]:
+def _check_paths(balancing: LoadBalancing, testbed: Testbed) -> Iterator[LocatedProblem]:
     hops = next_hops(testbed)
-    ways = [len(ports) for name in testbed.switches for ports in hops[name].values()]
-    maximum = max(ways, default=1)
+    counts = [len(ports) for name in testbed.switches for ports in hops[name].values()]
+    maximum = max(counts, default=1)
     if maximum < 2:
         yield LocatedProblem(
             ("load_balancing",),
@@ -153,10 +156,10 @@ def _check_paths(asked: LoadBalancing, testbed: Testbed) -> Iterator[LocatedProb
             "balance",
             "leave it out, or use a testbed with several spines, like graphcc",
         )
-    elif asked.route_by == "conga" and maximum > MAX_CONGA_PORTS:
+    elif balancing.route_by == "conga" and maximum > MAX_CONGA_PORTS:
         yield LocatedProblem(
             ("load_balancing", "route_by"),
-            f"a switch of testbed {testbed.name} has {maximum} equal-cost ports, and CONGA's tags "
-            f"tell {MAX_CONGA_PORTS} apart",
+            f"a switch of testbed {testbed.name} has {maximum} equal-cost next hops, and CONGA's "
+            f"tags have numbers for {MAX_CONGA_PORTS}",
             "use another route_by, or a testbed with fewer spines",
         )

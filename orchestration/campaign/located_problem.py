@@ -1,4 +1,4 @@
-"""Findings: faults of a campaign file beyond its schema."""
+"""Problems of a campaign file that its schema cannot see, with their location in the file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 from inventory.strictyaml import Loc
 from orchestration.core.problems import Code, Problem
 
+# Fields of a campaign file by name: those that are valid on their own, and defaults of others.
 Fields = Mapping[str, Any]
 
 
 class LocatedProblem(NamedTuple):
-    """A problem at a place in the document, which gives it its file and line."""
+    """A problem at a location in the campaign, from which the document tells file and line.
+
+    `loc` is a path of keys and indices, such as ("traffic", 0, "load").
+    """
 
     loc: Loc
     what: str
@@ -21,5 +25,5 @@ class LocatedProblem(NamedTuple):
 
     @classmethod
     def of(cls, loc: Loc, problem: Problem) -> LocatedProblem:
-        """Return the finding that a problem is at `loc`."""
+        """Return a problem with `loc` as its location."""
         return cls(loc, *problem.parts)

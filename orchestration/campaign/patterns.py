@@ -1,6 +1,7 @@
-"""Patterns in a campaign's file: each kind's fields, made from its class, and its specs for trials.
+"""Traffic patterns in a campaign file: the schema of each kind, which is made from its class.
 
-A field has a trial's name without its unit: `size` is `size_bytes`.
+A pattern's class (`orchestration.core.pattern`) declares its fields with units in their names; in
+the file they have values with units, and names without: `size` is the field `size_bytes`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _driver(name: str) -> str:
 
 
 class Driver(StrictModel):
-    """What sends a pattern's flows. A program's options, its own, stand beside its name."""
+    """What sends a pattern's flows: sockets or a program. A program's options are beside `name`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -73,9 +74,10 @@ class Driver(StrictModel):
 
 
 class Pattern(StrictModel):
-    """What sends a pattern's flows, and their congestion control, by default that of the class.
+    """The fields that patterns of every kind have; each kind's schema derives from this.
 
-    Each kind derives from this; `spec` is the kind's class.
+    `spec` is the kind's class. Without a `congestion_control`, flows have that of their traffic
+    class or host.
     """
 
     spec: ClassVar[type[PatternSpec]] = PatternSpec  # type: ignore[type-abstract]
@@ -91,14 +93,14 @@ class Pattern(StrictModel):
     )
 
     def of_field(self, name: str) -> Any:
-        """Return the value of the field that is called `name` in a trial."""
+        """Return the value of the field that the pattern's class calls `name`."""
         return getattr(self, attribute(name))
 
 
 def any_pattern(kinds: Iterable[str], folder: str) -> Any:
-    """Return the type of a pattern: of the kinds that are installed, or of `kinds` in files.
+    """Return the type of a pattern of any kind that is installed, or of `kinds` in users' files.
 
-    The paths of those start at `folder`.
+    Paths of such files start at `folder`.
     """
     every = [*sorted(plugins.offered(GROUP)), *kinds]
     models = [_model(kind, resolve_reference(folder, kind)) for kind in every]
@@ -106,7 +108,7 @@ def any_pattern(kinds: Iterable[str], folder: str) -> Any:
 
 
 def pattern_model(kind: object, folder: str) -> type[Pattern] | None:
-    """Return the schema of a kind of pattern; None if it is not there."""
+    """Return the schema of a kind of pattern; None for an unknown kind or a broken class."""
     if not isinstance(kind, str) or not (plugins.is_file(kind) or kind in plugins.offered(GROUP)):
         return None
     model = _model(kind, resolve_reference(folder, kind))
@@ -114,33 +116,37 @@ def pattern_model(kind: object, folder: str) -> type[Pattern] | None:
 
 
 def attribute(name: str) -> str:
-    """Return what a field of a trial's pattern is called here."""
+    """Return what the campaign file calls a field of a pattern's class: its name without unit."""
     return name.removesuffix(_unit(name))
 
 
 @cache
 def _model(kind: str, reference: str) -> type[Pattern]:
-    """Return the schema of a kind, which the file calls `kind`; a broken one refuses all."""
+    """Return the schema of a kind, whose class is at `reference`.
+
+    For a class that cannot be loaded it is a schema that accepts nothing.
+    """
     try:
         spec = pattern_class(reference)
     except plugins.PluginError as error:
         return _broken(kind, error)
     own = given_fields(spec)
-    made = {field.name: field for field in fields(spec) if field.name in own}
+    by_name = {field.name: field for field in fields(spec) if field.name in own}
     hints = get_type_hints(spec)
-    described = {attribute(name): _field(made[name], hints[name], own[name]) for name in own}
-    is_named = any(one.name == "class" for one in own.values())
+    described = {attribute(name): _field(by_name[name], hints[name], own[name]) for name in own}
+    # a kind may have a field of its own that the file calls `class`
+    uses_class = any(declared.name == "class" for declared in own.values())
     window = [name for name in ("start", "stop") if {"start", "stop"} <= set(described)]
     content: dict[str, Any] = {
         **(
             {}
-            if is_named
+            if uses_class
             else {"queue_class": (str, InFile("", alias="class", description=_CLASS))}
         ),
         **{name: described[name] for name in window},
         "kind": (Literal[kind], ...),
-        **{name: one for name, one in described.items() if name not in window},
-        **({"queue_class": (str, InFile("", description=_CLASS))} if is_named else {}),
+        **{name: field for name, field in described.items() if name not in window},
+        **({"queue_class": (str, InFile("", description=_CLASS))} if uses_class else {}),
     }
     model: type[Pattern] = create_model(
         spec.__name__, __base__=Pattern, __doc__=spec.__doc__, **content
@@ -150,7 +156,7 @@ def _model(kind: str, reference: str) -> type[Pattern]:
 
 
 class _Broken(Pattern):
-    """A kind whose class cannot be had: its other fields are not looked at."""
+    """A kind whose class cannot be loaded: its other fields are not checked."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -167,25 +173,28 @@ def _unit(name: str) -> str:
     return next((unit for unit in _UNITS if name.endswith(unit)), "")
 
 
-def _field(field: Field[Any], hint: Any, one: Given) -> tuple[Any, Any]:
-    """Return the type of a field in the file, and its default, with what else is known of it."""
+def _field(field: Field[Any], hint: Any, declared: Given) -> tuple[Any, Any]:
+    """Return the type of a field in the campaign file, and its default with its description.
+
+    `hint` is the type of the class's field; `declared` is what the class says about it.
+    """
     is_list = get_origin(hint) is tuple
     kind: Any = _UNITS.get(_unit(field.name), get_args(hint)[0] if is_list else hint)
-    if one.role in ("positive", "senders"):
+    if declared.role in ("positive", "senders"):
         kind = Annotated[kind, POSITIVE]
-    elif one.role == "share":
+    elif declared.role == "share":
         kind = Load
     if is_list:
         kind = Annotated[tuple[kind, ...], NOT_EMPTY]
-    default = one.default
+    default = declared.default
     if default is REQUIRED:
         default = ... if field.default is MISSING else field.default
-    described = InFile(default, description=one.about or None, alias=one.name or None)
-    return (kind | None if default is None else kind), described
+    info = InFile(default, description=declared.about or None, alias=declared.name or None)
+    return (kind | None if default is None else kind), info
 
 
 def pattern_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
-    """Return a pattern of a trial; the campaign's paths start at `folder`."""
+    """Return a trial's pattern; relative paths start at `folder`."""
     name = resolve_reference(folder, item.driver.name)
     driver = DriverSpec(name, tuple(item.driver.options.items()))
     return replace(
@@ -196,28 +205,28 @@ def pattern_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
 
 
 def flows_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
-    """Return a pattern without what sends its flows, and without a congestion control.
+    """Return a trial's pattern without its driver and congestion control.
 
-    What the file leaves open is the trial's end for `stop`, and 0 for others.
+    A field that the file leaves open is the trial's duration for `stop`, else 0.
     """
     kind = item.spec
     values: dict[str, Any] = {"queue_class": item.of_field("queue_class")}
-    for name, one in given_fields(kind).items():
+    for name, declared in given_fields(kind).items():
         value = item.of_field(name)
         if value is None:
             value = duration_ns if name == "stop_ns" else 0
-        if one.role == "workload":
+        if declared.role == "workload":
             workload = resolve_path(folder, value)
-            # one id for `websearch` and `WebSearch`
+            # the canonical name: `websearch` and `WebSearch` make the same trial id
             value = workload if is_path(workload) else load_workload(workload).name
-        elif one.role == "file":
+        elif declared.role == "file":
             value = resolve_file(folder, value)
         values[name] = value
     return kind(**values)
 
 
 def file_kinds(traffic: object) -> Iterator[str]:
-    """Yield the kinds of patterns, in a file's `traffic`, that are in files of their own."""
+    """Yield the kinds in a campaign's `traffic` that are of the form `file.py:Class`."""
     for item in traffic if isinstance(traffic, list) else ():
         kind = item.get("kind") if isinstance(item, dict) else None
         if isinstance(kind, str) and plugins.is_file(kind):

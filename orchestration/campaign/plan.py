@@ -1,8 +1,8 @@
-"""Plans a campaign: what it would run, its traffic exactly, its time and disk space estimated.
+"""Plans a campaign: its exact traffic, and estimates of its wall time and disk space.
 
-Wall time is proportional to packet-hops, the packets sent by NICs and switch ports: data packets
-and acknowledgements of every flow times the links of their path. The rate per core is corrected by
-the trials that an earlier run left beneath `runs`.
+Wall time is estimated from packet-hops. A packet-hop is one packet that crosses one link: data
+packets and acknowledgements of every flow, times the links of their path. How many a core does in a
+second is corrected by the finished trials of earlier runs.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ class PacketHops:
     roce: int
 
     def wall_s(self, pace: Pace) -> float:
-        """Return how long they take, boot and shutdown included."""
+        """Return how long these take on one core in s, boot and shutdown included."""
         roce_s = self.roce / pace.roce_hops_per_s if self.roce else 0.0
         return pace.boot_s + self.tcp / pace.tcp_hops_per_s + roce_s
 
 
-# A tuner that learns in its trial loads torch there, and makes a step of learning a decision.
+# A tuner that learns during its trial loads torch, and takes one learning step per decision.
 _ONLINE_S, _ONLINE_DECISION_S = 3.0, 0.016
 
-# A trial in real time takes its own time, and this long before and after.
-_AROUND_REAL_S = 1.0
+# How much longer than its own time a trial in real time takes: start and end.
+_REAL_TIME_OVERHEAD_S = 1.0
 
-# Measured bytes in the run folder: per sample of a queue and of a host, per flow, and the rest.
+# Measured bytes in the run folder: per sample of a queue and of a host, per flow, and per trial.
 QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000
 
-# Trials with the same flows follow one another within a block; more flows are not kept for later.
-_MAX_KEPT_FLOWS = 20_000_000
+# Trials with the same flows follow each other within a block. At most so many flows are cached.
+_MAX_CACHED_FLOWS = 20_000_000
 
-# At most this many earlier trials are read, the newest first.
+# At most this many earlier trials correct the estimate, the newest first.
 MAX_EARLIER = 20
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The traffic and cost of one trial. `latest_ns` is the virtual time at which it is stopped."""
+    """The traffic and cost of one trial; `latest_ns` is its own time at which it ends at latest."""
 
     trial: TrialSpec
     flows: int
@@ -74,9 +74,8 @@ class TrialPlan:
 class Plan:
     """The trials in the order in which they run, and their time with `jobs` side by side.
 
-    `earlier` is the number of finished trials that corrected the estimate. With adaptive repeats
-    they are the trials that may run at most. `deliverable_loads` says how much of the intended
-    loads can be delivered.
+    With adaptive repeats, `trials` are all that may run. `earlier` is the number of finished trials
+    that corrected the estimate.
     """
 
     trials: tuple[TrialPlan, ...]
@@ -87,13 +86,16 @@ class Plan:
     deliverable_loads: tuple[DeliverableLoad, ...]
 
     def wall_of(self, chosen: Callable[[TrialSpec], bool]) -> float:
-        """Return the time in s that only the `chosen` trials take, with `jobs` side by side."""
+        """Return how long the trials take for which `chosen` is true, in s of wall time."""
         each_s = [planned.wall_s for planned in self.trials if chosen(planned.trial)]
         return max(*each_s, sum(each_s) / self.jobs, 0.0)
 
 
 def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
-    """Return the plan of a campaign; `runs` may hold earlier results, `jobs` is 1 or more."""
+    """Return the plan of a campaign, with `jobs` (1 or more) trials side by side.
+
+    Earlier results beneath the folder `runs` correct the estimates.
+    """
     estimator = _Estimator(campaign.testbeds)
     factor, earlier = _correction(estimator, campaign.trials[0], runs)
     trials = tuple(estimator.estimate(trial, factor) for trial in campaign.trials)
@@ -111,10 +113,9 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
 def packet_hops(
     trial: TrialSpec, schedule: Schedule, testbed: Testbed, paths: PathTable, acks: float
 ) -> PacketHops:
-    """Return the packets of all flows times the links that each crosses.
+    """Return the packet-hops of a trial: its packets, each times the links of its path.
 
-    `acks` is the number of acknowledgements that a data packet of TCP causes; they take as many
-    links.
+    `acks` is how many acknowledgements a data packet of TCP causes; they cross as many links.
     """
     hosts = testbed.hosts
     pairs, which = np.unique(np.stack([schedule.src, schedule.dst]), axis=1, return_inverse=True)
@@ -134,24 +135,24 @@ def packet_hops(
 
 
 class _Estimator:
-    """Estimates trials; trials with the same flows share the work.
+    """Estimates trials; a schedule is made once for all trials that have it.
 
-    Of earlier trials, the testbed need not be among `testbeds`.
+    `testbeds` has the campaign's testbeds by name; those of earlier trials are loaded when needed.
     """
 
     def __init__(self, testbeds: Mapping[str, Testbed]) -> None:
         self._testbed = cache(lambda name: testbeds.get(name) or load_testbed(name))
         self._paths = cache(lambda name: PathTable(self._testbed(name)))
         self._traffic: dict[object, tuple[Schedule, PacketHops]] = {}
-        self._kept_flows = 0
+        self._cached_flows = 0
 
     def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
         """Return a trial's plan, its wall time multiplied by `factor`."""
         testbed = self._testbed(trial.testbed)
-        schedule, hops = self._offered(trial, testbed)
+        schedule, hops = self._schedule_and_hops(trial, testbed)
         longest = int(schedule.size_bytes.max(initial=0))
         slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
-        # Assumes that the last flow to end is a long one that started late and had half of a link.
+        # This assumes that the last flow to end is the largest, started last and got half a link.
         end_ns = trial.duration_ns + min(trial.drain_ns, 2 * longest * 8 * 10**9 // slowest_bps)
         return TrialPlan(
             trial=trial,
@@ -164,10 +165,10 @@ class _Estimator:
         )
 
     def schedule(self, trial: TrialSpec, testbed: Testbed) -> Schedule:
-        """Return a trial's flows; those that last have what they are likely to send."""
-        return self._offered(trial, testbed)[0]
+        """Return a trial's flows; a long-lived flow has the bytes that it is likely to send."""
+        return self._schedule_and_hops(trial, testbed)[0]
 
-    def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, PacketHops]:
+    def _schedule_and_hops(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, PacketHops]:
         acks = mode_of(trial).pace.acks
         times = (trial.duration_ns, trial.warm_up_ns)
         key = (trial.testbed, trial.traffic, trial.seed, times, trial.host, acks)
@@ -175,24 +176,24 @@ class _Estimator:
             schedule = make_schedule(trial, testbed)
             schedule = replace(schedule, size_bytes=expected_bytes(trial, schedule))
             hops = packet_hops(trial, schedule, testbed, self._paths(trial.testbed), acks)
-            self._kept_flows += len(schedule)
-            if self._kept_flows > _MAX_KEPT_FLOWS:
+            self._cached_flows += len(schedule)
+            if self._cached_flows > _MAX_CACHED_FLOWS:
                 self._traffic.clear()
-                self._kept_flows = len(schedule)
+                self._cached_flows = len(schedule)
             self._traffic[key] = (schedule, hops)
         return self._traffic[key]
 
 
 def disk_bytes(trial: TrialSpec, testbed: Testbed, flows: int, end_ns: int) -> int:
-    """Return about how large the folder of a trial is that ends at `end_ns`."""
+    """Return the estimated size of the run folder of a trial that ends at `end_ns`, in bytes."""
     row_bytes = QUEUE_SAMPLE_BYTES * len(testbed.queues) + HOST_SAMPLE_BYTES * len(testbed.hosts)
     return TRIAL_BYTES + FLOW_BYTES * flows + end_ns // trial.sample_period_ns * row_bytes
 
 
 def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: PacketHops, end_ns: int) -> float:
-    """Return about how long a trial that ends at `end_ns` takes on one core, in s."""
+    """Return the estimated wall time on one core of a trial that ends at `end_ns`, in s."""
     if trial.clock == REAL:
-        return _AROUND_REAL_S + end_ns / 1e9
+        return _REAL_TIME_OVERHEAD_S + end_ns / 1e9
     pace = mode_of(trial).pace
     took_s = hops.wall_s(pace) + pace.device_s * len(testbed.devices) + pace.flow_s * flows
     if trial.tuner.params.get("online"):
@@ -201,7 +202,10 @@ def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: PacketHops, end
 
 
 def _correction(estimator: _Estimator, like: TrialSpec, runs: Path) -> tuple[float, int]:
-    """Return how much longer earlier trials took than estimated, and how many there were."""
+    """Return by which factor earlier trials took longer than estimated, and how many they are.
+
+    Trials count if they ran on the backend and the clock of the trial `like`.
+    """
     took_s = estimated_s = 0.0
     count = 0
     for trial, wall_s in islice(_earlier(like, runs), MAX_EARLIER):
@@ -215,16 +219,16 @@ def _correction(estimator: _Estimator, like: TrialSpec, runs: Path) -> tuple[flo
 
 
 def _earlier(like: TrialSpec, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
-    """Yield the finished trials of a trial's backend and clock with their wall time in s.
+    """Yield finished trials with the backend and clock of `like`, with their wall time in s.
 
-    The newest comes first.
+    The newest one comes first.
     """
     files = sorted(runs.glob("*/[!.]*/trial.json"), key=lambda p: p.stat().st_mtime, reverse=True)
     for path in files:
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            trial, wall_s = TrialSpec.from_json(about["spec"]), float(about["facts"]["wall_s"])
+            data = json.loads(path.read_text(encoding="utf-8"))
+            trial, wall_s = TrialSpec.from_json(data["spec"]), float(data["facts"]["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # from another version: the estimate can do without it
+            continue  # it is from another version, and the estimate does not need it
         if (trial.backend, trial.clock) == (like.backend, like.clock) and wall_s > 0:
             yield trial, wall_s

@@ -1,4 +1,4 @@
-"""The field `repeats`: a number, or until the results are precise enough."""
+"""The field `repeats`: a number, or adaptive: until the results are precise enough."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from orchestration.campaign.fields import NOT_EMPTY, Positive
 from orchestration.core.problems import WrongValue
 from orchestration.core.repeats import StoppingRule
 
-# Two pairs give an interval with one degree of freedom, which tells nothing.
+# Two pairs of trials give an interval with one degree of freedom, which is uselessly wide.
 _MIN = 3
 
 
 def _percent(value: object) -> object:
-    """Return a share, of text such as 3%."""
+    """Return the share that a text such as 3% means; other values unchanged."""
     if isinstance(value, str):
         try:
             number = float(value.removesuffix("%"))
@@ -34,7 +34,7 @@ _BELOW_ONE = must(
 
 
 class Adaptive(StrictModel):
-    """Repeats until the interval of each difference is narrow enough."""
+    """Adaptive repeats: until the interval of each tuner's difference is narrow enough."""
 
     until: Annotated[float, BeforeValidator(_percent), _BELOW_ONE] = Field(
         description="half an interval, as a share of the first tuner's mean, like 3%"
@@ -43,11 +43,11 @@ class Adaptive(StrictModel):
         default=("slowdown_mean",),
         description="the metrics whose intervals are to be narrow enough",
     )
-    # `least` and `most` are how 0.3 and older spelled them.
+    # `least` and `most` are their names up to version 0.3.
     min: Positive = Field(
         default=5,
         validation_alias=AliasChoices("min", "least"),
-        description="repeats before the first look, 3 or more",
+        description="repeats before the first interim analysis, 3 or more",
     )
     max: Positive = Field(
         default=60,
@@ -65,7 +65,7 @@ class Adaptive(StrictModel):
         return self
 
     def rule(self) -> StoppingRule:
-        """Return the rule as trials and results know it."""
+        """Return the stopping rule that these fields mean."""
         return StoppingRule(self.until, self.of, self.min, self.max)
 
 
@@ -79,5 +79,5 @@ Repeats = Annotated[
 
 
 def max_repeats(repeats: int | Adaptive) -> int:
-    """Return how many repeats there are, or at most."""
+    """Return how many repeats there are at most."""
     return repeats.max if isinstance(repeats, Adaptive) else repeats

@@ -1,4 +1,4 @@
-"""Checks of flows that last, and of samples of flows: RoCE NICs alone have them."""
+"""Checks of long-lived flows and of flow samples, which only RoCE NICs support."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from orchestration.core.units import format_duration
 
 
 def check_long_lived(
-    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None
+    loc: Loc, pattern: Fields, campaign: Fields, testbed: Testbed | None
 ) -> Iterator[LocatedProblem]:
-    """Report flows without a size, which last, where no RoCE NIC sends them."""
-    if "size" in pattern and pattern["size"] is None and not _by_nics(pattern, whole, testbed):
+    """Report flows without a size, which are long-lived, if no RoCE NIC sends them."""
+    if (
+        "size" in pattern
+        and pattern["size"] is None
+        and not _sent_by_nics(pattern, campaign, testbed)
+    ):
         yield LocatedProblem(
             loc,
-            "flows last as long as the trial on RoCE NICs only, which the emulated and the "
-            "simulated backend have",
+            "flows without a size need RoCE NICs, which the emulated and the simulated backend "
+            "have: they last as long as the trial",
             "give them a size, or use `host: {congestion_control: dcqcn}` there",
         )
 
 
-def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
+def _sent_by_nics(pattern: Fields, campaign: Fields, testbed: Testbed | None) -> bool:
     """Return whether RoCE NICs send the pattern's flows; True where that is not known."""
-    host = whole.get("host")
+    host = campaign.get("host")
     if host is None:
         return True
     control = pattern.get("congestion_control")
@@ -36,9 +40,9 @@ def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
     return (control or host.congestion_control) in roce_controls()
 
 
-def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
-    """Report a period of flow samples that cannot be."""
-    period_ns, sample_ns = whole.get("flow_sample_period"), whole.get("sample_period")
+def check_flow_samples(campaign: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
+    """Report a `flow_sample_period` that is impossible with the campaign's other fields."""
+    period_ns, sample_ns = campaign.get("flow_sample_period"), campaign.get("sample_period")
     if not period_ns:
         return
     loc: Loc = ("flow_sample_period",)
@@ -47,9 +51,11 @@ def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[Locat
             loc,
             f"flow_sample_period {format_duration(period_ns, 6)} is not a multiple of "
             f"sample_period {format_duration(sample_ns, 6)}",
-            "flows are read with the queues: make it 1, 2, 3 … sample periods",
+            "flows are read with the queues: use 1, 2, 3 … sample periods",
         )
-    if not all(_by_nics(vars(pattern), whole, testbed) for pattern in whole.get("traffic", ())):
+    if not all(
+        _sent_by_nics(vars(pattern), campaign, testbed) for pattern in campaign.get("traffic", ())
+    ):
         yield LocatedProblem(
             loc,
             "only flows of RoCE NICs can be sampled, which the emulated and the simulated "

@@ -1,10 +1,10 @@
-"""Checkpoints that take turns: several networks of one tuner, one a repeat.
+"""Checkpoints in rotation: several trained networks of one tuner, one in each repeat.
 
     tuners:
       - {name: acc, checkpoint: [acc-1, acc-2, acc-3, acc-4, acc-5]}
 
-Repeat k has the ((k - 1) mod n)-th of n, in all cells alike. The label is one, so that a tuner's
-figures are over its training seeds as well as over the draws of the traffic.
+Of n checkpoints, repeat k uses number ((k - 1) mod n) + 1, in all cells. They share one label, so
+that a tuner's results cover its training seeds as well as the seeds of the traffic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestration.core.trial import CHECKPOINT_PARAM, TrialSpec
 
 
 def checkpoint_of_repeat(names: Sequence[str], repeat: int) -> str:
-    """Return the checkpoint of a repeat, which counts from 1."""
+    """Return the checkpoint that a repeat uses; repeats count from 1."""
     return names[(repeat - 1) % len(names)]
 
 
@@ -27,47 +27,51 @@ def rotates_checkpoints(params: Mapping[str, Any]) -> bool:
 
 
 def params_of_repeat(params: Mapping[str, Any], repeat: int) -> dict[str, Any]:
-    """Return a tuner's parameters in a repeat: one checkpoint in place of a list of them."""
+    """Return a tuner's parameters in a repeat, with one checkpoint instead of a list."""
     if not rotates_checkpoints(params):
         return dict(params)
     return {**params, CHECKPOINT_PARAM: checkpoint_of_repeat(params[CHECKPOINT_PARAM], repeat)}
 
 
 def faults(names: Sequence[object]) -> Iterator[str]:
-    """Yield what is wrong with a list of checkpoints itself, each as `what: remedy`."""
+    """Yield the problems of a list of checkpoints, each as the text `what: remedy`.
+
+    Whether each checkpoint fits its tuner is checked elsewhere.
+    """
     if not names:
-        yield "a list of no checkpoints: name at least one"
+        yield "the list of checkpoints is empty: name at least one"
     for name in names:
         if not isinstance(name, str):
-            yield f"{name!r} names no checkpoint: use a pretrained one's name, or a file's"
-    twice = [name for place, name in enumerate(names) if name in names[:place]]
-    for name in dict.fromkeys(map(str, twice)):
-        yield f"checkpoint {name!r} is listed twice: each stands for a training seed of its own"
+            yield f"{name!r} names no checkpoint: use a pretrained one's name, or a file's path"
+    duplicates = [name for index, name in enumerate(names) if name in names[:index]]
+    for name in dict.fromkeys(map(str, duplicates)):
+        yield f"checkpoint {name!r} is listed twice: list one for each training seed"
 
 
 def variants(params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a tuner's parameters with each of its checkpoints in turn; without a list, as is."""
+    """Return a tuner's parameters once for each checkpoint that is listed; else once, unchanged."""
     if not rotates_checkpoints(params):
         return [dict(params)]
     return [{**params, CHECKPOINT_PARAM: name} for name in params[CHECKPOINT_PARAM]]
 
 
 def describe_rotation(trials: Sequence[TrialSpec]) -> list[str]:
-    """Return a line for each tuner whose checkpoints take turns, saying which repeat has which.
+    """Return a line for each tuner with checkpoints in rotation: which repeats use which.
 
-    If some have more repeats than others, the line says so: they weigh more in its figures.
+    If some checkpoints have more repeats than others, the line says so: they have more weight in
+    the tuner's results.
     """
     labels = {cell_key(trial): tuner_called(trial) for trial in trials}
-    by_label = {labels[place]: used for place, used in checkpoint_rotation(trials).items()}
+    by_label = {labels[key]: used for key, used in checkpoint_rotation(trials).items()}
     lines = []
     for label, used in by_label.items():
         ordered = sorted(used.items(), key=lambda item: item[1])
-        said = ", ".join(f"{name} (repeat {_listed(repeats)})" for name, repeats in ordered)
+        listed = ", ".join(f"{name} (repeats {_listed(repeats)})" for name, repeats in ordered)
         counts = {len(repeats) for repeats in used.values()}
-        uneven = "unevenly, so that some weigh more" if len(counts) > 1 else "evenly"
-        lines.append(f"{label}: {len(used)} checkpoints take turns, {uneven}: {said}")
+        share = "some have more repeats and more weight" if len(counts) > 1 else "equally often"
+        lines.append(f"{label}: {len(used)} checkpoints in rotation, {share}: {listed}")
     return lines
 
 
 def _listed(repeats: Sequence[int]) -> str:
-    return " ".join(map(str, repeats))
+    return ", ".join(map(str, repeats))

@@ -1,4 +1,8 @@
-"""A campaign whose trials run at scaled rates, on a rack or a machine in real time."""
+"""Time dilation: trials in real time on a machine or rack that is slower than the testbed.
+
+With scale s all rates are divided by s and all times multiplied by s, so that the same packets meet
+at the same queues. Results are in the trial's own time again.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from orchestration.core.units import format_duration
 
 
 def with_scale(campaign: Campaign, factor: int) -> Campaign:
-    """Return the campaign with `factor` as its trials' scale. They are other trials, by their ids.
+    """Return the campaign with `factor` as its trials' scale, which gives them other ids.
 
-    Raises InputError for what cannot be scaled.
+    Raises InputError for trials that cannot be scaled.
     """
     for trial in campaign.trials if factor > 1 else ():
         _check(campaign, trial, factor)
@@ -24,7 +28,7 @@ def with_scale(campaign: Campaign, factor: int) -> Campaign:
 
 
 def describe_scale(campaign: Campaign) -> str:
-    """Return a sentence on a scaled campaign; "" for any other."""
+    """Return a sentence that says what a campaign's scale means; "" without a scale."""
     first = campaign.trials[0]
     if first.scale == 1:
         return ""
@@ -32,21 +36,21 @@ def describe_scale(campaign: Campaign) -> str:
     maximum = format_duration((first.duration_ns + first.drain_ns) * first.scale)
     return (
         f"scale {first.scale}: rates are 1/{first.scale} of the testbed's, and a trial of "
-        f"{format_duration(first.duration_ns)} takes {minimum}, to {maximum} with its drain; "
+        f"{format_duration(first.duration_ns)} takes {minimum}, with its drain up to {maximum}; "
         "all times in results are divided by the scale again"
     )
 
 
 def _check(campaign: Campaign, trial: TrialSpec, factor: int) -> None:
-    name, paths = str(campaign.path), trial.load_balancing
+    name, balancing = str(campaign.path), trial.load_balancing
     if trial.host.roce is not None:
         raise InputError.single(
             name,
             "flows of RoCE NICs cannot be scaled: their parameters are rates and microseconds",
             "use a congestion control of TCP, or run it on an unscaled rack or in virtual time",
         )
-    timeout_ns = max(paths.edge_timeout_ns, paths.aggregation_timeout_ns)
-    if paths.kind == "flowlets" and timeout_ns * factor > MAX_TIMEOUT_NS:
+    timeout_ns = max(balancing.edge_timeout_ns, balancing.aggregation_timeout_ns)
+    if balancing.kind == "flowlets" and timeout_ns * factor > MAX_TIMEOUT_NS:
         raise InputError.single(
             name,
             f"scaled by {factor}, a flowlet timeout of {format_duration(timeout_ns)} is "

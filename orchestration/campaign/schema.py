@@ -1,8 +1,8 @@
-"""The campaign file's schema: its fields, their types and defaults, and faults of single fields.
+"""The schema of a campaign file: its fields with their types and defaults.
 
-Faults that involve several fields, or a testbed, are found in `checks`. `factors` resolves `$name`
-references before a file comes here. `make reference` writes docs/generated/campaign-file.md of the
-descriptions of all fields.
+It finds problems of single fields; `checks` finds those of several fields together, and of the
+testbed. `factors` has replaced `$name` references before a file comes here. `make reference` writes
+docs/generated/campaign-file.md from the descriptions of all fields.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from orchestration.core.trial import FORMER_BACKENDS, Scalar
 
 
 def check_backend(name: str) -> str:
-    """Return `name` as a backend's name; raise ValueError if campaigns cannot run on it.
+    """Return a backend's name; raise ValueError if campaigns cannot run on it.
 
-    A name of version 0.1 is accepted with a FutureWarning.
+    A name of version 0.1 is replaced by the present one, with a FutureWarning.
     """
     if name in FORMER_BACKENDS:
         now = FORMER_BACKENDS[name]
@@ -49,18 +49,18 @@ def check_backend(name: str) -> str:
     offered = name in plugins.offered(GROUP)
     if offered and capabilities(name).runs:
         return name
-    *others, last = accepted = [one.name for one in backends()]
+    *others, last = accepted = [backend.name for backend in backends()]
     usable = f"{', '.join(others)} or {last}"
     if offered:
         raise ValueError(
-            f"nothing runs on backend {name!r}, which has results of other programs only: "
+            f"no campaign runs on backend {name!r}, which is for results of other programs: "
             f"use {usable}"
         )
     raise ValueError(f"unknown backend {name!r}: {suggest(name, accepted)}use {usable}")
 
 
 class Fault(StrictModel):
-    """Links, named or a share of them, that go down and come up again."""
+    """A link fault: named links, or a random share of all, go down and may come up again."""
 
     links: tuple[str, ...] = Field(
         default=(), description="the links, each named by its two devices, like leaf1-spine2"
@@ -80,7 +80,7 @@ class Fault(StrictModel):
 
 
 class Tuner(StrictModel):
-    """A tuner by name. Its parameters, which are the tuner's own, stand beside the name."""
+    """A tuner by name. Its parameters, which differ from tuner to tuner, are beside the name."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -93,11 +93,11 @@ class Tuner(StrictModel):
 
     @property
     def called(self) -> str:
-        """What reports call this tuner: its label, or else its name."""
+        """The tuner's name in reports: its label, or else its name."""
         return self.label or plugins.short_name(self.name)
 
     def params(self, repeat: int) -> dict[str, Scalar]:
-        """Return the parameters of a repeat in base units.
+        """Return the tuner's parameters in a repeat, in base units.
 
         Raises ValueError for one that cannot be read.
         """
@@ -109,7 +109,7 @@ NamedTuner = Annotated[Tuner, BeforeValidator(name_as_mapping)]
 
 
 class ParentTrial(StrictModel):
-    """A trial that is replayed, and as which: the tuner's label, the repeat, and the seed."""
+    """A recorded trial, and the tuner's label, repeat and seed of the trial that replays it."""
 
     tuner: str = Field(description="the label of the tuner that takes its place")
     repeat: Positive = Field(description="which repeat it is replayed as, like 1")
@@ -119,21 +119,22 @@ class ParentTrial(StrictModel):
 
 
 class Parent(StrictModel):
-    """What a replay repeats: a run with its trials, or a file of flows with its digest."""
+    """What a replay repeats: a run with its trials, or a file of flows with its SHA-256."""
 
     run: str = Field(description="the name of the run or file that is replayed")
     sha256: Sha256 | None = Field(default=None, description="the SHA-256 of a file of flows")
     trials: tuple[ParentTrial, ...] = Field(default=(), description="the trials of a run")
 
 
-# The papers say "sub-millisecond" and act every 100 us (GraphCC): half of that.
+# GraphCC's paper has decisions every 100 us and calls their latency "sub-millisecond": this is half
+# of the 100 us.
 DECISION_LATENCY_NS = 50_000
 
 
 class CampaignFile(StrictModel):
-    """A campaign file with one level chosen for each factor.
+    """A campaign file in which each factor has one level: that of a cell.
 
-    A file is read as `campaign_file`, whose patterns have the fields of their kinds.
+    Files are read as `campaign_file`, a schema that also has the fields of each kind of pattern.
     """
 
     campaign: FolderName = Field(description="the name of its run folder")
@@ -182,7 +183,7 @@ class CampaignFile(StrictModel):
     )
     decision_latency: Duration | None = Field(
         default=None,
-        description="time from a reading to the change that answers it, less than sample_period; "
+        description="time from a reading to the changes that follow from it, less than sample_period; "
         "without it 50us, at most half of sample_period",
     )
     flow_sample_period: PositiveDuration | None = Field(
@@ -192,7 +193,7 @@ class CampaignFile(StrictModel):
     )
     allow_starvation: bool = Field(
         default=False,
-        description="whether lasting flows that starve are a result, and a warning, where they "
+        description="whether long-lived flows that starve are a result, and a warning, where they "
         "would make a trial invalid",
     )
     host: Host = Field(
@@ -219,14 +220,17 @@ class CampaignFile(StrictModel):
 
     @property
     def latency_ns(self) -> int:
-        """From a reading to the change that answers it; by default at most half a sample period."""
+        """The time in ns from a reading to the changes that follow from it.
+
+        By default it is at most half a sample period.
+        """
         if self.decision_latency is not None:
             return self.decision_latency
         return min(DECISION_LATENCY_NS, self.sample_period // 2)
 
 
 def campaign_file(data: Mapping[str, Any], folder: str) -> type[CampaignFile]:
-    """Return the schema of a file with this content, whose paths start at `folder`."""
+    """Return the schema for a campaign file with this content; its paths start at `folder`."""
     return _with_patterns(tuple(sorted(set(file_kinds(data.get("traffic"))))), folder)
 
 

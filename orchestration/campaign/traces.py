@@ -1,4 +1,8 @@
-"""Checks a campaign's recordings: flows and actions in files, a replay's parent."""
+"""Checks of a campaign's traces: flows and actions in files, and a replay's parent.
+
+A trace is a recording that can be played again. A *replay* repeats the trials of an earlier run,
+its *parent*, with their recorded flows or actions.
+"""
 
 from __future__ import annotations
 
@@ -15,50 +19,53 @@ from orchestration.core.trial import Scalar
 from tuners import registry
 
 
-def repeats_of(whole: Fields, tuner: str = "") -> tuple[int, ...]:
-    """Return the repeats of a campaign, or with a tuner's label those of that tuner.
+def repeats_of(campaign: Fields, tuner: str = "") -> tuple[int, ...]:
+    """Return the numbers of a campaign's repeats; with a tuner's label, of that tuner's.
 
-    A replay of trials has the repeats that its `parent` lists, up to the campaign's `repeats`.
+    A replay has the repeats that its `parent` lists, up to the campaign's `repeats`.
     """
-    count = max_repeats(whole.get("repeats") or 1)
-    parent = whole.get("parent")
+    count = max_repeats(campaign.get("repeats") or 1)
+    parent = campaign.get("parent")
     if parent is None or not parent.trials:
         return tuple(range(1, count + 1))
     listed = {item.repeat for item in parent.trials if tuner in ("", item.tuner)}
     return tuple(sorted(repeat for repeat in listed if repeat <= count))
 
 
-def surroundings(whole: Fields, testbed: Testbed | None, folder: str) -> Surroundings:
-    """Return what a campaign has around its patterns; its paths start at `folder`."""
+def surroundings(campaign: Fields, testbed: Testbed | None, folder: str) -> Surroundings:
+    """Return what patterns are checked against: the testbed, the duration, and files of traces.
+
+    The campaign's relative paths start at `folder`.
+    """
 
     def files(name: str) -> tuple[str, ...]:
         path = resolve_file(folder, name)
-        return tuple(dict.fromkeys(of_repeat(path, repeat) for repeat in repeats_of(whole)))
+        return tuple(dict.fromkeys(of_repeat(path, repeat) for repeat in repeats_of(campaign)))
 
-    return Surroundings(testbed, whole.get("duration"), files, set())
+    return Surroundings(testbed, campaign.get("duration"), files, set())
 
 
 def check_tuner(
     name: str,
     params: Mapping[str, Scalar],
     label: str,
-    whole: Fields,
+    campaign: Fields,
     testbed: Testbed | None,
 ) -> tuple[Problem, ...]:
-    """Return the faults that `tuners.registry.check` finds, in the actions of every repeat."""
+    """Return the problems that `tuners.registry.check` finds, with the actions of every repeat."""
     actions = registry.actions_of(name, params)
     if not any(REPEAT in path for path in actions.values()):
         return registry.check(name, dict(params), testbed)
-    found: dict[Problem, None] = {}
-    for repeat in repeats_of(whole, label):
+    problems: dict[Problem, None] = {}
+    for repeat in repeats_of(campaign, label):
         own = {key: of_repeat(path, repeat) for key, path in actions.items()}
-        found |= dict.fromkeys(registry.check(name, {**params, **own}, testbed))
-    return tuple(found)
+        problems |= dict.fromkeys(registry.check(name, {**params, **own}, testbed))
+    return tuple(problems)
 
 
-def check_parent(whole: Fields, labels: list[str]) -> Iterator[LocatedProblem]:
-    """Yield the faults in the list of replayed trials."""
-    parent = whole.get("parent")
+def check_parent(campaign: Fields, labels: list[str]) -> Iterator[LocatedProblem]:
+    """Yield the problems in the list of trials that a campaign replays."""
+    parent = campaign.get("parent")
     if parent is None or not parent.trials:
         return
     seen: set[tuple[str, int]] = set()
@@ -67,20 +74,21 @@ def check_parent(whole: Fields, labels: list[str]) -> Iterator[LocatedProblem]:
         if item.tuner not in labels:
             remedy = f"{suggest(item.tuner, labels)}its tuners are {', '.join(labels)}"
             yield LocatedProblem(
-                (*loc, "tuner"), f"no tuner of the campaign is {item.tuner!r}", remedy
+                (*loc, "tuner"), f"no tuner of the campaign is called {item.tuner!r}", remedy
             )
         if (item.tuner, item.repeat) in seen:
             what = f"a second trial for {item.tuner!r} in repeat {item.repeat}"
             yield LocatedProblem(loc, what, "remove one of the two")
         seen.add((item.tuner, item.repeat))
     last = max(item.repeat for item in parent.trials)
-    if isinstance(whole.get("repeats"), Adaptive):
+    if isinstance(campaign.get("repeats"), Adaptive):
         remedy = f"write how many of the parent's {last} repeats are replayed"
-        yield LocatedProblem(("repeats",), "a replay repeats what was recorded, not more", remedy)
-    elif (whole.get("repeats") or 1) > last:
-        what = f"{whole['repeats']} repeats, and the parent's trials end with repeat {last}"
+        what = "a replay cannot have adaptive repeats: it has only what was recorded"
+        yield LocatedProblem(("repeats",), what, remedy)
+    elif (campaign.get("repeats") or 1) > last:
+        what = f"{campaign['repeats']} repeats, and the parent's trials end with repeat {last}"
         yield LocatedProblem(("repeats",), what, f"use at most {last}, or list more trials")
-    if not repeats_of(whole):
+    if not repeats_of(campaign):
         first = min(item.repeat for item in parent.trials)
-        what = f"no trial of the parent is within {whole['repeats']} repeats"
+        what = f"no trial of the parent is within {campaign['repeats']} repeats"
         yield LocatedProblem(("repeats",), what, f"use {first} or more")

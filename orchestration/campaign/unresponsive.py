@@ -1,6 +1,8 @@
-"""Tuners of ECN thresholds where no flow answers ECN marks: their arms are one experiment.
+"""Conditions in which no flow responds to CE packets, so that ECN thresholds change nothing.
 
-What answers marks on which backend is declared in `orchestration.core.congestion`.
+There, arms that differ in ECN thresholds only are the same experiment. A campaign that compares
+them in all of its conditions is refused. Which congestion control responds to CE packets on which
+backend is declared in `orchestration.core.congestion`.
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from tuners.registry import create
 
-# Names to list before the rest is counted.
+# How many tuners a message names before it counts the rest.
 _MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Unresponsive:
-    """A condition in which no flow answers marks. `arms` has a trial for each tuner of marks.
+    """A condition in which no flow responds to CE packets.
 
-    These turn ECN thresholds and nothing else. `adaptive` are the names of those that change them
-    while the trial runs; `replays` says that recorded trials are repeated.
+    `name` has its levels of factors in words. `arms` has a trial for each tuner that sets ECN
+    thresholds and nothing else; `adaptive` are the names of those that change them while the trial
+    runs. `replays` says that recorded trials are repeated.
     """
 
-    condition: str
+    name: str
     controls: tuple[str, ...]
     arms: tuple[TrialSpec, ...]
     adaptive: tuple[str, ...]
@@ -37,7 +40,7 @@ class Unresponsive:
 
     @property
     def tuners(self) -> tuple[str, ...]:
-        """The tuners' names, with the levels of factors where one name is of several arms."""
+        """The tuners' names, with the levels of their factors where several arms have one name."""
         names = [tuner_called(trial) for trial in self.arms]
         if len(set(names)) == len(names):
             return tuple(names)
@@ -48,63 +51,66 @@ class Unresponsive:
 
     @property
     def under(self) -> str:
-        """Which congestion controls the flows are under: `cubic`."""
+        """The names of the flows' congestion controls, as text: `cubic`."""
         return _listed(self.controls)
 
     @property
     def instead(self) -> str:
-        """A congestion control of the same transport that answers marks."""
+        """A congestion control of the same transport that responds to CE packets."""
         of_roce = not set(roce_controls()).isdisjoint(self.controls)
         return "dcqcn" if of_roce else "dctcp"
 
 
 @dataclass(frozen=True)
 class UnresponsiveConditions:
-    """The conditions of a campaign in which no flow answers marks, and whether all are such."""
+    """A campaign's conditions in which no flow responds to CE packets, with tuners of thresholds.
+
+    `everywhere` says that no condition of the campaign has responsive flows.
+    """
 
     conditions: tuple[Unresponsive, ...]
     everywhere: bool
 
     @property
     def refused(self) -> list[Unresponsive]:
-        """The conditions for which a campaign does not run: they compare tuners of marks.
+        """The conditions because of which the campaign is refused: they compare such tuners.
 
-        It runs if other conditions answer marks, or if it repeats recorded trials.
+        It is not refused if other conditions have responsive flows, or if it is a replay.
         """
-        several = [one for one in self.conditions if len(one.arms) > 1 and not one.replays]
-        return several if self.everywhere else []
+        compared = [item for item in self.conditions if len(item.arms) > 1 and not item.replays]
+        return compared if self.everywhere else []
 
     def problems(self, location_of_tuner: Callable[[TrialSpec], str]) -> list[Problem]:
-        """Return the problems of those that are refused.
+        """Return a problem for each condition because of which the campaign is refused.
 
-        `location_of_tuner` gives the place of a trial's tuner in its campaign's file.
+        `location_of_tuner` gives the `file:line` of a trial's tuner in its campaign's file.
         """
         return [
             Problem(
-                location_of_tuner(one.arms[0]),
-                f"tuners {_listed(one.tuners)} turn ECN thresholds only, and no flow answers ECN "
-                f"marks: all are under {one.under}",
-                f"use `congestion_control: {one.instead}`, which answers them, or keep one of "
+                location_of_tuner(item.arms[0]),
+                f"tuners {_listed(item.tuners)} set ECN thresholds only, and no flow responds to "
+                f"CE packets: all are under {item.under}",
+                f"use `congestion_control: {item.instead}`, which responds to them, or keep one of "
                 "these tuners",
             )
-            for one in self.refused
+            for item in self.refused
         ]
 
     @property
     def sentences(self) -> list[str]:
-        """What a plan says: which tuners are the same where, and which work for nothing."""
+        """What a plan says: in which conditions which tuners are the same, or have no effect."""
         groups: dict[tuple[str, ...], list[Unresponsive]] = {}
-        for one in () if self.refused else self.conditions:
-            names = one.tuners if len(one.arms) > 1 else one.adaptive
+        for item in () if self.refused else self.conditions:
+            names = item.tuners if len(item.arms) > 1 else item.adaptive
             if names:
-                groups.setdefault((one.under, *names), []).append(one)
-        return [_sentence(names, found) for (_, *names), found in groups.items()]
+                groups.setdefault((item.under, *names), []).append(item)
+        return [_sentence(names, group) for (_, *names), group in groups.items()]
 
 
 def unresponsive_conditions(
     trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]
 ) -> UnresponsiveConditions:
-    """Return the conditions of trials in which no flow answers ECN marks."""
+    """Return the conditions of trials in which no flow responds to CE packets."""
     cells: dict[object, TrialSpec] = {}
     for trial in trials:
         cells.setdefault(tuple(trial.cell.items()) or trial.tuner.name, trial)
@@ -116,13 +122,13 @@ def unresponsive_conditions(
         for group in conditions.values()
         if ignores_marks(testbeds[group[0].testbed], group[0])
     ]
-    found = [_unanswered(group, testbeds[group[0].testbed]) for group in ignored]
+    found = [_unresponsive(group, testbeds[group[0].testbed]) for group in ignored]
     return UnresponsiveConditions(
-        tuple(one for one in found if one.arms), everywhere=len(ignored) == len(conditions)
+        tuple(item for item in found if item.arms), everywhere=len(ignored) == len(conditions)
     )
 
 
-def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unresponsive:
+def _unresponsive(group: Sequence[TrialSpec], testbed: Testbed) -> Unresponsive:
     arms, adaptive = [], []
     for trial in group:
         tuner = create(trial.tuner)
@@ -140,14 +146,14 @@ def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unresponsive:
     )
 
 
-def _sentence(names: Sequence[str], found: Sequence[Unresponsive]) -> str:
-    where = found[0].condition
-    if len(found) > 1:
-        where += f" and {len(found) - 1} more conditions"
-    said = f"{where}: no flow answers ECN marks under {found[0].under}"
+def _sentence(names: Sequence[str], conditions: Sequence[Unresponsive]) -> str:
+    where = conditions[0].name
+    if len(conditions) > 1:
+        where += f" and {len(conditions) - 1} more conditions"
+    fact = f"{where}: no flow responds to CE packets under {conditions[0].under}"
     if len(names) > 1:
-        return f"{said}, so tuners {_listed(names)} are one experiment there"
-    return f"{said}, so what tuner {names[0]} sets reaches nothing"
+        return f"{fact}, so tuners {_listed(names)} are the same experiment there"
+    return f"{fact}, so what tuner {names[0]} sets has no effect"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Progress of a run: a live table on a terminal, plain lines elsewhere."""
+"""The progress and the result of a run: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _BAR_CELLS = 12
 
 
 class Display(Listener):
-    """Keeps a `TrialCounts`; `say` prints ended trials, `show` draws the counts."""
+    """Listens to a run: counts its trials, and prints each that ends.
+
+    `say` prints a text; `show` draws the counts, and is called several times a second.
+    """
 
     def __init__(
         self,
@@ -44,13 +47,14 @@ class Display(Listener):
     ) -> None:
         self.title = title
         self.counts = TrialCounts()
-        self._told: dict[tuple[str, ...], str] = {}
+        # reasons of invalid trials that were printed -> the first trial that had them
+        self._printed_reasons: dict[tuple[str, ...], str] = {}
         self._say = say
         self._show = show
         self._clock = clock
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
-        """Take the size of the run."""
+        """Print how many trials the run has, and how many an earlier run finished."""
         self.counts = TrialCounts(trials=trials, earlier=finished, jobs=jobs)
         before = f", {finished} of them finished earlier" if finished else ""
         self._say(f"{self.title}: {trials} trials{before}, {jobs} side by side")
@@ -82,20 +86,20 @@ class Display(Listener):
         self._say("\n".join([failed, *lines]))
 
     def on_interim_analysis(
-        self, found: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
+        self, statuses: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
     ) -> None:
-        """Say what each condition is known to, and count the trials that are due now."""
+        """Print how precisely each condition is known, and count the trials that are due now."""
         self.counts.trials, self.counts.earlier = trials, finished
-        for standing in found:
-            self._say(f"look: {standing.in_words(rule)}")
+        for status in statuses:
+            self._say(f"interim analysis: {status.in_words(rule)}")
 
     def tick(self) -> None:
         """Show the current state."""
         self._show(self.counts)
 
     def _why(self, trial: str, reasons: tuple[str, ...]) -> str:
-        """Return why a trial is invalid; what was said of one before is not said again."""
-        first = self._told.setdefault(reasons, trial)
+        """Return why a trial is invalid: its reasons, or an earlier trial that had the same."""
+        first = self._printed_reasons.setdefault(reasons, trial)
         return "; ".join(reasons) if first == trial else f"as {first}"
 
     def _ended(self, trial: TrialSpec, wall_s: float) -> None:
@@ -177,26 +181,26 @@ def _running(name: str, trial: RunningTrial, now_s: float) -> list[Value]:
 
     done = min(1.0, trial.virtual_ns / max(1, trial.end_ns))
     full = round(_BAR_CELLS * done)
-    rate = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
-    left_over = " draining" if trial.virtual_ns >= trial.end_ns else ""
+    virtual_ms_per_s = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
+    draining = " draining" if trial.virtual_ns >= trial.end_ns else ""
     return [
         name,
         (strong("━" * full), Span("━" * (_BAR_CELLS - full), "faint")),
-        f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{left_over}",
-        f"{rate:.3g} ms/s" if rate else "",
+        f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{draining}",
+        f"{virtual_ms_per_s:.3g} ms/s" if virtual_ms_per_s else "",
         f"{now_s - trial.began_s:.0f} s",
     ]
 
 
 def in_real_time(trial: TrialSpec) -> bool:
-    """Return whether a trial's own time is wall time; on a virtual rack it is not."""
+    """Return whether a trial's clock is the wall clock; on a virtual rack it is not."""
     from orchestration.core.capabilities import mode_of
 
     return mode_of(trial).real_time and not machine.is_virtual()
 
 
 def _took(trial: TrialSpec, result: Finished) -> str:
-    """Return how long a trial took: of wall time, and where they differ of its own."""
+    """Return how long a trial took: its wall time, and its virtual time if it had one."""
     from orchestration.core.units import format_duration
 
     if in_real_time(trial):
@@ -205,27 +209,26 @@ def _took(trial: TrialSpec, result: Finished) -> str:
 
 
 def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
-    """Return the result of a run: the counts, then what is wrong, and with which trials.
+    """Return the result of a run: counts, then each problem with the trials that have it.
 
-    What is the same in several trials is said once. Without `warnings`, a report follows that says
-    them.
+    `warnings` is False where a report follows, which has them.
     """
-    from orchestration.results import stamp as findings
+    from orchestration.results import stamp
 
     good = summary.finished + summary.skipped - len(summary.invalid)
     rows: list[list[Value]] = [["valid", f"{good} of {summary.trials} trials"]]
     if summary.skipped:
         rows.append(["finished earlier", str(summary.skipped)])
     rows += [["repeats", repeats] for repeats in summary.repeat_messages]
-    failed = {trial: (told(one.problems)["message"],) for trial, one in summary.failed.items()}
-    invalid = {trial: ("; ".join(r),) for trial, r in summary.invalid.items()}
+    failed = {trial: (told(item.problems)["message"],) for trial, item in summary.failed.items()}
+    invalid = {trial: ("; ".join(reasons),) for trial, reasons in summary.invalid.items()}
     kinds: tuple[tuple[str, Style, Mapping[str, tuple[str, ...]]], ...] = (
         ("invalid", "warning", invalid),
         ("failed", "bad", failed),
         ("warning", "warning", summary.warned if warnings else {}),
     )
-    for word, style, found in kinds:
-        for said in findings.grouped_texts(found):
-            rows.append([Span(word, style), findings.in_words(said, summary.trials)])
+    for kind, style, texts_by_trial in kinds:
+        for group in stamp.grouped_texts(texts_by_trial):
+            rows.append([Span(kind, style), stamp.in_words(group, summary.trials)])
     rows.append(["wall time", clock_text(summary.wall_s)])
     return table(("", ""), (), rows, heads=False)

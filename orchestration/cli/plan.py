@@ -1,10 +1,9 @@
-"""`closloop plan`: shows what a campaign would run and how long, without starting it."""
+"""`closloop plan`: shows what a campaign would run and how long that takes; starts nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,11 +28,13 @@ from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.campaign.bounds import Bounds
+    from orchestration.campaign.deliverable_load import DeliverableLoad
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
     from orchestration.campaign.unresponsive import Unresponsive
     from orchestration.core.trial import TrialSpec
     from orchestration.run.backend_factory import RackAccess
+    from orchestration.run.checked import CheckedCampaign
 
 
 @verb()
@@ -75,7 +76,7 @@ def plan(
 
 
 def show_bounds(bounds: Bounds, file: Path, *, as_json: bool) -> None:
-    """Show how large a campaign is, in place of a plan of each trial."""
+    """Show a campaign's upper bounds, where planning each trial would take too long."""
     import typer
 
     if as_json:
@@ -85,9 +86,9 @@ def show_bounds(bounds: Bounds, file: Path, *, as_json: bool) -> None:
     typer.echo(bounds.sentence)
     if not bounds.problems:
         typer.echo(
-            "these are bounds, and some conditions were checked: a plan of each trial would take "
-            f"about {bounds.plan_s:,.0f} s; a smaller campaign is planned whole, such as one with "
-            "--repeats 1"
+            "These are upper bounds, and only some conditions were checked: to plan each trial "
+            f"would take about {bounds.plan_s:,.0f} s. A smaller campaign, such as one with "
+            "--repeats 1, is planned in full."
         )
 
 
@@ -100,36 +101,58 @@ def show_plan(
     as_json: bool,
     bounds: Bounds | None = None,
 ) -> None:
-    """Show a campaign's plan and, with a `rack`, what its switches offer; `bounds` as JSON only."""
-    from orchestration.campaign.deliverable_load import plan_messages
+    """Show a campaign's plan and, with a `rack`, what its switches offer.
+
+    `bounds` are shown with JSON only. Raises InputError for a campaign that cannot run.
+    """
     from orchestration.campaign.plan import make_plan
-    from orchestration.campaign.rotation import describe_rotation
     from orchestration.run.backend_factory import hardware
     from orchestration.run.checked import checked
 
     campaign = checked(campaign, with_policies=True)
-    offers = None
+    offers: list[dict[str, Any]] | None = None
     if rack is not None:
         testbed = campaign.testbeds[campaign.trials[0].testbed]
         offers = hardware(rack).offers(campaign.trials, testbed)
     cores = 1 if campaign.runs_one_at_a_time else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
-    span = _span(campaign, made, out)
-    marks = campaign.unresponsive_conditions
-    if as_json:
-        switches = {} if offers is None else {"switches": offers}
-        repeats = {} if span is None else {"repeats": span}
-        ignored = {"marks_ignored": [_ignored_as_json(one) for one in marks.conditions]}
-        sizes = {} if bounds is None else {"bounds": _bounds_json(bounds)}
-        plan = _as_json(campaign, made)
-        print_json({**plan, **sizes, **ignored, **repeats, **switches}, indent=2)
+    sizes = _adaptive_sizes(campaign, made, out)
+    if not as_json:
+        _print_plan(campaign, made, sizes, offers or [])
         return
+    conditions = campaign.unresponsive_conditions.conditions
+    data = {
+        **_as_json(campaign, made),
+        **({} if bounds is None else {"bounds": _bounds_json(bounds)}),
+        "marks_ignored": [_unresponsive_json(condition) for condition in conditions],
+        **({} if sizes is None else {"repeats": sizes}),
+        **({} if offers is None else {"switches": offers}),
+    }
+    print_json(data, indent=2)
 
-    show(_cells(campaign, made), _total(made) if span is None else _spanned(made, span))
-    cautions = (*marks.sentences, *plan_messages(made.deliverable_loads), *_cautions(campaign))
+
+def _print_plan(
+    campaign: CheckedCampaign,
+    made: Plan,
+    sizes: dict[str, Any] | None,
+    offers: list[dict[str, Any]],
+) -> None:
+    """Print the cells with their sizes, the sum, what to beware of, and the order of the trials.
+
+    `sizes` are those of adaptive repeats, None for others; `offers` is what switches offer.
+    """
+    from orchestration.campaign.deliverable_load import plan_messages
+    from orchestration.campaign.rotation import describe_rotation
+
+    show(_cells(campaign, made), _total(made) if sizes is None else _adaptive_total(made, sizes))
+    cautions = (
+        *campaign.unresponsive_conditions.sentences,
+        *plan_messages(made.deliverable_loads),
+        *_cautions(campaign),
+    )
     show(*(Span(caution, "warning") for caution in cautions), *describe_rotation(campaign.trials))
     minimum = campaign.repeats.minimum if campaign.repeats else None
-    show(_order(made, minimum), *_offer_lines(offers or []))
+    show(_order(made, minimum), *_offer_lines(offers))
 
 
 def _cautions(campaign: Campaign) -> list[str]:
@@ -154,7 +177,9 @@ def _bounds_json(bounds: Bounds) -> dict[str, Any]:
 
 
 def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
-    """Return the sources of signals; switches with the same source share a line."""
+    """Return lines that say where switches' signals come from; equal lines name all switches."""
+    if not offers:
+        return []
     lines: dict[str, list[str]] = {}
     for offer in offers:
         names: dict[str, list[str]] = {}
@@ -163,19 +188,18 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
         words = [f"{', '.join(called)}: {source}" for source, called in names.items()]
         for text in [*words, *offer["shortcomings"]]:
             lines.setdefault(text, []).append(offer["switch"])
-    return ["switches:", *(f"  {', '.join(who)}: {text}" for text, who in lines.items())] * bool(
-        offers
-    )
+    return ["switches:", *(f"  {', '.join(who)}: {text}" for text, who in lines.items())]
 
 
 def _cells(campaign: Campaign, made: Plan) -> Table:
+    """Return the table of cells; but for the repeats, its figures are of one trial."""
     from orchestration.cli.display import in_real_time
     from orchestration.core.units import format_duration, format_size
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
     real = " in real time" if first.clock else ""
-    own = "trial's time" if in_real_time(first) else "virtual time"
+    clock = "trial's time" if in_real_time(first) else "virtual time"
     rows = []
     for cell in campaign.cells:
         trials = [planned for planned in made.trials if planned.trial.cell == cell]
@@ -186,18 +210,28 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
                 f"{campaign.repeats.minimum} to {count}" if campaign.repeats else str(count),
                 f"{sum(trial.flows for trial in trials) / count:,.0f}",
                 format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
-                f"{format_duration(trials[0].trial.duration_ns)} to "
-                f"{format_duration(trials[0].latest_ns)}",
+                f"{format_duration(trials[0].trial.duration_ns)} + up to "
+                f"{format_duration(trials[0].trial.drain_ns)}",
                 f"{sum(trial.packet_hops for trial in trials) / count:,.0f}",
                 clock_text(sum(trial.wall_s for trial in trials) / count),
             ]
         )
     return table(
         list(first.cell),
-        ("repeats", "flows", "bytes", own, "packet-hops", "wall time"),
+        (
+            "repeats",
+            "flows per trial",
+            "bytes per trial",
+            f"{clock} per trial",
+            "packet-hops per trial",
+            "wall time per trial",
+        ),
         rows,
         f"{campaign.name}: {testbeds} on {first.backend}{real}",
-        "a trial: means over the repeats; packets sent by NICs and switch ports, estimated",
+        "Figures per trial are means over the repeats. "
+        f"The {clock} is 'duration', in which flows start, + 'drain': a trial ends when all of its "
+        "flows have ended, at the latest after both. A packet counts as one packet-hop for each "
+        "link that it crosses. Packet-hops and wall times are estimates.",
     )
 
 
@@ -207,17 +241,18 @@ def _total(made: Plan) -> str:
     basis = f"{made.earlier} earlier trials" if made.earlier else "a typical core's speed"
     side = f"{made.jobs} side by side" if made.jobs > 1 else "one after the other"
     return (
-        f"{len(made.trials)} trials, {side}: about {clock_text(made.wall_s)} of wall time and "
-        f"{format_size(made.disk_bytes, 1)} of disk (from {basis})"
+        f"all {len(made.trials)} trials, {side}: about {clock_text(made.wall_s)} of wall time and "
+        f"{format_size(made.disk_bytes, 1)} of disk (estimated from {basis})"
     )
 
 
-def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
-    """Return the least, most and likely size of a campaign with adaptive repeats, None for others.
+def _adaptive_sizes(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
+    """Return the least, likely and most trials of a campaign with adaptive repeats, as JSON.
 
-    What is likely is known by the spread of results that an earlier run left; None without any.
+    None for other campaigns. What is likely follows from the spread of the results that an earlier
+    run left in `out`; it is None without any.
     """
-    from orchestration.run.adaptive import Rounds, condition
+    from orchestration.run.adaptive import Rounds, condition_key
 
     rule = campaign.repeats
     if rule is None:
@@ -230,6 +265,8 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
             likely = rounds.likely(folder, phases.step)
 
     def size(repeats: Callable[[TrialSpec], int]) -> dict[str, Any]:
+        """Return the number and wall time of the trials up to so many repeats of each cell."""
+
         def chosen(trial: TrialSpec) -> bool:
             return trial.repeat <= repeats(trial)
 
@@ -241,34 +278,36 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
         "of": rule.of,
         "looks": rule.sizes,
         "least": size(lambda trial: rule.minimum),
-        "likely": None if likely is None else size(lambda trial: likely[condition(trial)]),
+        "likely": None if likely is None else size(lambda trial: likely[condition_key(trial)]),
         "most": size(lambda trial: rule.maximum),
     }
 
 
-def _spanned(made: Plan, span: dict[str, Any]) -> str:
+def _adaptive_total(made: Plan, sizes: dict[str, Any]) -> str:
     from orchestration.core.units import format_size
 
-    minimum, likely, maximum = (span[name] for name in ("least", "likely", "most"))
-    looks, of = (", ".join(map(str, span[name])) for name in ("looks", "of"))
+    minimum, likely, maximum = (sizes[name] for name in ("least", "likely", "most"))
+    analyses, metrics = (", ".join(map(str, sizes[name])) for name in ("looks", "of"))
     expected = (
-        f"likely {likely['trials']} trials, about {clock_text(likely['wall_s'])} of wall time, by "
-        "the spread of the results that are there"
+        f"by the spread of the results so far, {likely['trials']} trials are likely, in about "
+        f"{clock_text(likely['wall_s'])} of wall time"
         if likely
-        else f"how many are likely, plan says when {span['looks'][0]} repeats are there"
+        else f"plan says how many are likely once {sizes['looks'][0]} repeats have run"
     )
     return (
         f"{minimum['trials']} to {maximum['trials']} trials, {made.jobs} side by side: about "
         f"{clock_text(minimum['wall_s'])} to {clock_text(maximum['wall_s'])} of wall time, and at "
         f"most {format_size(made.disk_bytes, 1)} of disk; {expected}\n"
-        f"until ±{100 * span['until']:g}% of {of}, looked at after {looks} repeats"
+        f"repeats go on until {metrics} is known to ±{100 * sizes['until']:g}%; interim analyses "
+        f"are after {analyses} repeats"
     )
 
 
 def _order(made: Plan, upto: int | None = None) -> str:
     """Return a line per block of trials: each cell once, in the order of the run.
 
-    With adaptive repeats, only those `upto` the first look are certain.
+    With adaptive repeats, `upto` is the repeat of the first interim analysis. What runs after it
+    depends on the results.
     """
     blocks: dict[int, list[str]] = {}
     for planned in made.trials:
@@ -281,15 +320,29 @@ def _order(made: Plan, upto: int | None = None) -> str:
         if upto is None or repeat <= upto
     ]
     if upto is not None:
-        lines.append(f"  repeats {upto + 1} to {last}: likewise, of the conditions that need them")
+        lines.append(f"  repeats {upto + 1} to {last}: likewise, for conditions that need them")
     return "\n".join(["order:", *lines])
 
 
-def _ignored_as_json(one: Unresponsive) -> dict[str, Any]:
+def _unresponsive_json(condition: Unresponsive) -> dict[str, Any]:
     return {
-        "condition": one.condition,
-        "congestion_controls": list(one.controls),
-        "tuners": list(one.tuners),
+        "condition": condition.name,
+        "congestion_controls": list(condition.controls),
+        "tuners": list(condition.tuners),
+    }
+
+
+def _load_json(load: DeliverableLoad) -> dict[str, Any]:
+    return {
+        "conditions": load.conditions,
+        "measured_ns": load.measured_ns,
+        "asked": load.intended,
+        "offered": load.offered,
+        "arrives": load.deliverable,
+        "longer_ns": load.longer_ns,
+        "settled_ns": load.settled_ns,
+        "share": round(load.share, 4),
+        "enough": load.enough,
     }
 
 
@@ -305,14 +358,7 @@ def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
         "disk_bytes": made.disk_bytes,
         "earlier_trials": made.earlier,
         "cautions": _cautions(campaign),
-        "arriving": [
-            {
-                **{field.name: getattr(found, field.name) for field in fields(found)},
-                "share": round(found.share, 4),
-                "enough": found.enough,
-            }
-            for found in made.deliverable_loads
-        ],
+        "arriving": [_load_json(load) for load in made.deliverable_loads],
         "trials": [
             {
                 "id": planned.trial.id,

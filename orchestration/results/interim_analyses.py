@@ -1,6 +1,7 @@
-"""The looks of a campaign with adaptive repeats, in its run folder: `looks.json`.
+"""The interim analyses of a campaign with adaptive repeats, kept in its run folder: `looks.json`.
 
-Whoever reads the trials needs them: an interval after several looks is wider than after one.
+Reports need them: an interval that holds over several interim analyses is wider than that of a
+single analysis at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ INTERIM_FORMAT = 1
 
 @dataclass(frozen=True)
 class InterimAnalyses:
-    """The rule of a run folder, its planned looks by their repeats, and each condition's last."""
+    """The interim analyses of a run folder.
+
+    `sizes` are the numbers of repeats at which they are planned. `condition_statuses` has what the
+    last one showed of each condition.
+    """
 
     rule: StoppingRule
     sizes: tuple[int, ...]
@@ -31,7 +36,7 @@ class InterimAnalyses:
 def write_interim_analyses(
     folder: Path, rule: StoppingRule, condition_statuses: Iterable[ConditionStatus]
 ) -> None:
-    """Write a campaign's looks into its run folder, whole or not at all."""
+    """Write a campaign's interim analyses into its run folder, atomically."""
     data = {
         "format": INTERIM_FORMAT,
         "rule": {
@@ -41,13 +46,13 @@ def write_interim_analyses(
             "most": rule.maximum,
         },
         "looks": rule.sizes,
-        "conditions": [standing.to_json() for standing in condition_statuses],
+        "conditions": [status.to_json() for status in condition_statuses],
     }
     write_whole(folder / INTERIM_FILE, json.dumps(data, indent=1) + "\n")
 
 
 def read_interim_analyses(folder: Path) -> InterimAnalyses | None:
-    """Return the looks in a run folder, None if its repeats are not adaptive.
+    """Return the interim analyses in a run folder, None if its repeats are not adaptive.
 
     Raises InputError, naming the file, if it is damaged or of a newer closloop.
     """
@@ -78,6 +83,6 @@ def _read(path: Path, changed_ns: int, inode: int) -> InterimAnalyses:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError.single(
             str(path),
-            f"is not the looks of a campaign: {error!r}",
-            "give the campaign's run command again, which writes it anew",
+            f"does not hold a campaign's interim analyses: {error!r}",
+            "give the campaign's run command again, which rewrites it",
         ) from error

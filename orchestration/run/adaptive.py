@@ -1,9 +1,9 @@
-"""Rounds of a campaign with adaptive repeats: which trials are due, what the last look showed.
+"""Rounds of a campaign with adaptive repeats: which trials are due, and the interim analyses.
 
-All trials of a round end before the results are looked at, and looks come at planned numbers of
-repeats. So what is run depends on results only, never on which worker was first, and a run that is
-continued takes the same way. Tables are read in a process of its own: the runner forks, so that it
-has no threads, and the library that reads them does.
+All trials of a round end before their results are analysed, and interim analyses come at planned
+numbers of repeats. What runs therefore depends on results only, never on which worker was first,
+and a run that is continued makes the same decisions. Results are read in another process: the
+runner forks its workers, so it must have no threads, and the library that reads tables has some.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import read_trial
 
 _TICK_S = 0.2
-# trial id -> metric -> value; None for a trial that counts nowhere
-Figures = dict[str, dict[str, float] | None]
+# trial id -> metric -> value; None for an invalid trial, which is never counted
+TrialMetrics = dict[str, dict[str, float] | None]
 
 
 def refuse_other_analysis_plan(folder: Path, rule: StoppingRule) -> None:
-    """Raise InputError if the results in a run folder were looked at by another plan.
+    """Raise InputError if the results in a run folder were analysed by another plan.
 
-    Its intervals would not be valid: part of the error was spent on other looks.
+    The intervals would not be valid: part of the error probability was spent on other interim
+    analyses (`orchestration.analysis.sequential`).
     """
-    found = read_interim_analyses(folder)
-    if found is not None and found.sizes != rule.sizes:
-        before = ", ".join(map(str, found.sizes))
+    former = read_interim_analyses(folder)
+    if former is not None and former.sizes != rule.sizes:
+        sizes = ", ".join(map(str, former.sizes))
         raise InputError.single(
             str(folder),
-            f"its results are looked at after {before} repeats, and no longer would be",
-            f"keep min: {found.rule.minimum} and max: {found.rule.maximum}; or put the results "
+            f"its interim analyses are planned after {sizes} repeats, and this campaign plans "
+            "others",
+            f"keep min: {former.rule.minimum} and max: {former.rule.maximum}; or put the results "
             "aside with --fresh, or keep both with --out",
         )
 
 
 class Rounds:
-    """The trials of a campaign, round by round. A plain campaign has a single round."""
+    """The trials of a campaign, round by round. Without adaptive repeats there is one round."""
 
     def __init__(
         self,
@@ -57,31 +59,32 @@ class Rounds:
     ) -> None:
         """`cells` are those of the trials in the order of the campaign's file."""
         self.rule = rule
+        # the trials by condition key
         self._groups: dict[str, list[TrialSpec]] = {_key(cell): [] for cell in cells}
         for trial in trials:
             self._groups[_key(trial.cell)].append(trial)
         self._tuners = list(dict.fromkeys(str(cell[TUNER]) for cell in cells))
         self._trials = trials
-        self._looks = AnalysisPlan(rule.sizes) if rule else AnalysisPlan()
-        self._known: Figures = {}
+        self._plan = AnalysisPlan(rule.sizes) if rule else AnalysisPlan()
+        self._metrics: TrialMetrics = {}
         self.condition_statuses: dict[str, ConditionStatus] = {}
 
     def due(self) -> list[TrialSpec]:
         """Return all trials that are due so far, in the campaign's order."""
         if self.rule is None:
             return list(self._trials)
-        upto = {key: self._upto(key) for key in self._groups}
-        return [trial for trial in self._trials if trial.repeat <= upto[_key(trial.cell)]]
+        due = {key: self._due_repeats(key) for key in self._groups}
+        return [trial for trial in self._trials if trial.repeat <= due[_key(trial.cell)]]
 
     @property
-    def open(self) -> bool:
-        """Whether the next look may ask for more repeats."""
+    def needs_analysis(self) -> bool:
+        """Whether another interim analysis is to follow, which may ask for more repeats."""
         return self.rule is not None and (
             len(self.condition_statuses) < len(self._groups)
-            or any(not standing.done for standing in self.condition_statuses.values())
+            or any(not status.done for status in self.condition_statuses.values())
         )
 
-    def look(
+    def analyse(
         self,
         folder: Path,
         tick: Callable[[], None],
@@ -89,74 +92,79 @@ class Rounds:
         *,
         forks: bool = True,
     ) -> list[ConditionStatus]:
-        """Look at the conditions that are not done, when all trials that are due have ended.
+        """Make the interim analysis of the conditions that are not done.
 
-        Returns what was found, nothing if `stop` said so meanwhile; `forks` as for
-        `measure_in_process`. Raises InputError for a finished trial that cannot be read.
+        Call it when all trials that are due have ended. Returns the conditions' new statuses, or []
+        if `stop` returned True meanwhile; `tick` and `forks` are as for `measure_in_process`.
+        Raises InputError for a finished trial that cannot be read.
         """
         rule = self.rule
         assert rule is not None
-        ended = {key for key, standing in self.condition_statuses.items() if standing.done}
-        asked = [key for key in self._groups if key not in ended]
+        done = {key for key, status in self.condition_statuses.items() if status.done}
+        analysed = [key for key in self._groups if key not in done]
         new = [
-            trial.id
-            for key in asked
+            folder / trial.id
+            for key in analysed
             for trial in self._groups[key]
-            if trial.repeat <= self._upto(key)
-            and trial.id not in self._known
+            if trial.repeat <= self._due_repeats(key)
+            and trial.id not in self._metrics
             and (folder / trial.id).exists()
         ]
-        places = [folder / name for name in new]
-        measured = measure_in_process(places, rule.of, tick, stop, forks=forks)
+        measured = measure_in_process(new, rule.of, tick, stop, forks=forks)
         if measured is None:
             return []
-        self._known |= measured
-        found = []
-        for key in asked:
+        self._metrics |= measured
+        statuses = []
+        for key in analysed:
             factors = factors_of(self._groups[key][0].cell)
-            look = self._looks.at(self._upto(key))
-            self.condition_statuses[key] = status_at(look, rule, factors, self._values(key))
-            found.append(self.condition_statuses[key])
-        return found
+            analysis = self._plan.at(self._due_repeats(key))
+            status = status_at(analysis, rule, factors, self._values(key))
+            self.condition_statuses[key] = status
+            statuses.append(status)
+        return statuses
 
-    def _upto(self, key: str) -> int:
-        """Return the repeats that are due of a condition."""
+    def _due_repeats(self, key: str) -> int:
+        """Return how many repeats of a condition are due before its next interim analysis."""
         assert self.rule is not None
-        standing = self.condition_statuses.get(key)
-        if standing is None:
+        status = self.condition_statuses.get(key)
+        if status is None:
             return self.rule.minimum
-        return standing.repeats if standing.done else self.rule.after(standing.repeats)
+        return status.repeats if status.done else self.rule.after(status.repeats)
 
     def likely(
         self, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> dict[str, int] | None:
         """Return how many repeats each condition is likely to take, by the spread of its results.
 
-        The keys are `condition`'s. None if some condition has too few finished trials to tell.
-        `progress` is called with trials read and trials in all.
-        Raises InputError for one that cannot be read.
+        The keys are those of `condition_key`. None if some condition has too few finished trials.
+        `progress` is called with the number of trials read, and of all. Raises InputError for a
+        trial that cannot be read.
         """
         rule = self.rule
         assert rule is not None
-        there = [folder / trial.id for trial in self._trials if (folder / trial.id).exists()]
-        for done, place in enumerate(there):
-            progress(done, len(there))
-            self._known |= measure_trials([place], rule.of)
-        found = {key: likely_repeats(rule, self._looks, self._values(key)) for key in self._groups}
-        known = {key: repeats for key, repeats in found.items() if repeats is not None}
-        return known if len(known) == len(found) else None
+        finished = [folder / trial.id for trial in self._trials if (folder / trial.id).exists()]
+        for read, trial_folder in enumerate(finished):
+            progress(read, len(finished))
+            self._metrics |= measure_trials([trial_folder], rule.of)
+        known = {
+            key: repeats
+            for key in self._groups
+            if (repeats := likely_repeats(rule, self._plan, self._values(key))) is not None
+        }
+        return known if len(known) == len(self._groups) else None
 
     def _values(self, key: str) -> Values:
+        """Return a condition's metrics as tuner -> repeat -> metric -> value, of valid trials."""
         values: dict[str, dict[int, Mapping[str, float]]] = {name: {} for name in self._tuners}
         for trial in self._groups[key]:
-            row = self._known.get(trial.id)
-            if row is not None:
-                values[str(trial.cell[TUNER])][trial.repeat] = row
+            metrics = self._metrics.get(trial.id)
+            if metrics is not None:
+                values[str(trial.cell[TUNER])][trial.repeat] = metrics
         return values
 
 
-def condition(trial: TrialSpec) -> str:
-    """Return a text that is equal for the trials of one condition of a campaign."""
+def condition_key(trial: TrialSpec) -> str:
+    """Return a text that is equal for all trials of one condition, and for no others."""
     return _key(trial.cell)
 
 
@@ -171,12 +179,12 @@ def measure_in_process(
     stop: Callable[[], bool],
     *,
     forks: bool = True,
-) -> Figures | None:
-    """Return the metrics of finished trials by the folders' names, None where a trial is invalid.
+) -> TrialMetrics | None:
+    """Return what `measure_trials` returns, from another process; None if `stop` returned True.
 
-    Reads them in another process, and calls `tick` while it waits. That is forked, which is quick,
-    unless this process has threads (`forks` is False). None alone if `stop` said so. Raises
-    InputError for a file that cannot be read.
+    `tick` is called while this process waits. The other one is forked, which is quick, unless this
+    process has threads (`forks` is False). Raises InputError for a file that cannot be read, and
+    TrialError if the other process ends early.
     """
     if not folders:
         return {}
@@ -190,7 +198,7 @@ def measure_in_process(
             tick()
             if stop():
                 return None
-        told: Any = receiver.recv()
+        answer: Any = receiver.recv()
     except EOFError as error:
         raise TrialError(
             "the process that reads the finished trials ended early",
@@ -200,28 +208,29 @@ def measure_in_process(
         process.kill()
         process.join()
         receiver.close()
-    if isinstance(told, tuple):
-        raise InputError(told)
-    found: Figures = told
-    return found
+    if isinstance(answer, tuple):  # the problems of what could not be read
+        raise InputError(answer)
+    metrics_by_trial: TrialMetrics = answer
+    return metrics_by_trial
 
 
-def measure_trials(folders: Iterable[Path], metrics: Sequence[str]) -> Figures:
-    """Return the metrics of finished trials by the folders' names, None where a trial is invalid.
+def measure_trials(folders: Iterable[Path], metrics: Sequence[str]) -> TrialMetrics:
+    """Return the metrics of finished trials by trial id, None where a trial is invalid.
 
     Raises InputError for a file that cannot be read.
     """
-    found: Figures = {}
+    measured: TrialMetrics = {}
     for folder in folders:
         result = read_trial(folder)
-        found[folder.name] = figures(result, metrics) if result.stamp.valid else None
-    return found
+        measured[folder.name] = figures(result, metrics) if result.stamp.valid else None
+    return measured
 
 
 def _measure(folders: Iterable[Path], metrics: Sequence[str], sender: Connection) -> None:
+    """Send the metrics of trials, or the problems of what could not be read."""
     try:
-        found = measure_trials(folders, metrics)
+        measured = measure_trials(folders, metrics)
     except InputError as error:
         sender.send(error.problems)
         return
-    sender.send(found)
+    sender.send(measured)

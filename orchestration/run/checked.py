@@ -1,4 +1,7 @@
-"""The checks of a campaign before anything runs, made once for all that plans and runs it."""
+"""The checks of a campaign before anything runs, made once for both `plan` and `run`.
+
+A campaign that passes them is a `CheckedCampaign`; nothing else is run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from tuners.registry import create
 
-# What a signal needs and a trial has not, in words, and what to do about it.
+# What a signal needs and a trial lacks, as text, and the remedy.
 _LACKING: Mapping[Need, tuple[str, str]] = {
     "roce": (
         "the hosts are under {control}, with no RoCE NICs that measure it",
@@ -41,12 +44,15 @@ _LACKING: Mapping[Need, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedCampaign(Campaign):
-    """A campaign that fits its backend. The metrics of its `repeats` are under their own names."""
+    """A campaign that its backend can run. The metrics of its stopping rule have canonical names.
+
+    `unresponsive_conditions` are those in which ECN thresholds have no effect.
+    """
 
     unresponsive_conditions: UnresponsiveConditions
 
     def notices(self) -> list[str]:
-        """Return what a user should know before it runs."""
+        """Return warnings that a user should read before the campaign runs."""
         return [
             *self.unresponsive_conditions.sentences,
             *shortfall_messages(self.trials, self.testbeds),
@@ -54,36 +60,39 @@ class CheckedCampaign(Campaign):
 
 
 def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampaign:
-    """Return a campaign that can run. Raises InputError for one whose backend lacks what it needs.
+    """Return a campaign that can run.
 
-    Likewise for repeats that depend on a metric that does not exist, and for tuners that differ in
-    nothing that reaches a flow. `with_policies` asks the guest's kernel about policies of one's
-    own too, which takes a second each.
+    Raises InputError if its backend lacks what a tuner needs, if its repeats depend on a metric
+    that does not exist, and if its tuners differ in nothing that has an effect. `with_policies`
+    also loads the user's congestion-control programs into a guest's kernel, one second each.
     """
     rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
     check_fit(campaign.trials, campaign.testbeds, campaign.location_of_tuner)
-    found = unresponsive_conditions(campaign.trials, campaign.testbeds)
-    raise_any(found.problems(campaign.location_of_tuner))
+    unresponsive = unresponsive_conditions(campaign.trials, campaign.testbeds)
+    raise_any(unresponsive.problems(campaign.location_of_tuner))
     nics = (trial.host.roce for trial in campaign.trials)
     if with_policies and any(nic is not None and nic.program for nic in nics):
         from orchestration.backends.emulated.bpf_programs import check_policies
 
         check_policies(campaign.trials)
-    return CheckedCampaign(**{**vars(campaign), "repeats": rule}, unresponsive_conditions=found)
+    return CheckedCampaign(
+        **{**vars(campaign), "repeats": rule}, unresponsive_conditions=unresponsive
+    )
 
 
 def _with_known_metrics(campaign: Campaign, rule: StoppingRule) -> StoppingRule:
-    strange = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
-    if strange:
+    """Return the rule with its metrics' canonical names. Raises InputError for unknown ones."""
+    unknown_at = [index for index, name in enumerate(rule.of) if not METRICS.canonical(name)]
+    if unknown_at:
         document, known = read(campaign.path), METRICS.of_a_trial
         raise InputError(
             unknown(
-                document.where(("repeats", "of", place)),
-                f"no metric is called {rule.of[place]!r}",
-                rule.of[place],
+                document.where(("repeats", "of", index)),
+                f"no metric is called {rule.of[index]!r}",
+                rule.of[index],
                 known,
             )
-            for place in strange
+            for index in unknown_at
         )
     names = tuple(dict.fromkeys(METRICS.canonical(name) for name in rule.of))
     return replace(rule, of=names)
@@ -94,11 +103,12 @@ def check_fit(
     testbeds: Mapping[str, Testbed],
     location_of_tuner: Callable[[TrialSpec], str] = lambda trial: trial.campaign,
 ) -> None:
-    """Raise InputError if a tuner needs a signal, knob or program that a trial cannot have.
+    """Raise InputError if a tuner needs a signal, knob or program that a trial cannot offer.
 
-    Its backend lacks it, with the trial's fabric and clock; or the trial lacks what it needs: RoCE
-    NICs, a congestion control, switches that choose paths or share a buffer. `testbeds` are the
-    trials' testbeds, by name; `location_of_tuner` names the place of a trial's tuner.
+    Either the backend lacks it, with the trial's fabric and clock; or the trial lacks what the
+    signal or knob needs: RoCE NICs, a congestion control, switches that choose paths or share a
+    buffer. `testbeds` are the trials' testbeds by name; `location_of_tuner` returns the `file:line`
+    of a trial's tuner.
     """
     problems: dict[Problem, None] = {}
     seen: set[str] = set()
@@ -110,22 +120,21 @@ def check_fit(
         if key in seen:
             continue
         seen.add(key)
-        for what, remedy in _problems(trial, testbeds[trial.testbed], mode):
-            said = f"tuner {trial.tuner.name!r} {what}"
-            problems[Problem(location_of_tuner(trial), said, f"{remedy}, or run another tuner")] = (
-                None
-            )
+        for what, remedy in _lacks(trial, testbeds[trial.testbed], mode):
+            message = f"tuner {trial.tuner.name!r} {what}"
+            remedy = f"{remedy}, or run another tuner"
+            problems[Problem(location_of_tuner(trial), message, remedy)] = None
     raise_any(problems)
 
 
-def _problems(trial: TrialSpec, testbed: Testbed, mode: Mode) -> Iterator[tuple[str, str]]:
-    """Yield what a trial's tuner needs and lacks, and what to do about it."""
+def _lacks(trial: TrialSpec, testbed: Testbed, mode: Mode) -> Iterator[tuple[str, str]]:
+    """Yield what a trial's tuner needs and does not get, each with the remedy."""
     tuner, backend = create(trial.tuner), capabilities(trial.backend)
     lacks = mode.lacks(tuner)
     for kind, name in lacks:
         has = partial(_offers, kind=kind, name=name)
         have = ", ".join(getattr(mode, f"{kind}s")) or "none"
-        remedy = backend.alternative(mode, has) or f"its {kind}s are {have}: give up {name!r}"
+        remedy = backend.alternative(mode, has) or f"its {kind}s are {have}: do without {name!r}"
         yield f"needs the {kind} {name!r}, which {backend.in_words(mode)} lacks", remedy
     control, balancing = trial.host.congestion_control, trial.load_balancing.kind
     if trial.host.roce is not None:
@@ -133,12 +142,12 @@ def _problems(trial: TrialSpec, testbed: Testbed, mode: Mode) -> Iterator[tuple[
     for knob in (KNOBS[name] for name in tuner.knobs if name in KNOBS and not lacks):
         if knob.control and knob.control != control:
             yield (
-                f"turns the {knob.plural} of {knob.control}, and the hosts are under {control}",
+                f"sets the {knob.plural} of {knob.control}, and the hosts are under {control}",
                 f"add `host: {{congestion_control: {knob.control}}}`",
             )
         if knob.load_balancing and knob.load_balancing != balancing:
             yield (
-                f"turns the {knob.plural} of {knob.load_balancing}, and the load balancing is "
+                f"sets the {knob.plural} of {knob.load_balancing}, and the load balancing is "
                 f"{balancing}",
                 f"add `load_balancing: {knob.load_balancing}`",
             )
@@ -148,11 +157,11 @@ def _problems(trial: TrialSpec, testbed: Testbed, mode: Mode) -> Iterator[tuple[
         "shared-buffer": testbed.switch is not None,
         "pfc": bool(testbed.lossless_queues),
     }
-    told: set[Need] = {""}
+    reported: set[Need] = {""}
     for name in tuner.observes if not lacks else ():
         need = BY_KEY[name].needs
-        if need not in told and not has_need[need]:
-            told.add(need)
+        if need not in reported and not has_need[need]:
+            reported.add(need)
             words = {"control": control, "balancing": balancing, "testbed": testbed.name}
             why, remedy = (text.format(**words) for text in _LACKING[need])
             yield f"observes {name!r}, and {why}", remedy

@@ -1,4 +1,4 @@
-"""Runs trials that are not finished, `jobs` at a time, until done or interrupted."""
+"""The runner: runs a campaign's unfinished trials side by side, until done or interrupted."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from orchestration.run.executors import WorkerPool
 from orchestration.run.folder import RunFolder
 from orchestration.run.worker import Failed, Finished, Job, Lost, Progressed
 
-# How often to call the listener's `tick` and to look for signals.
+# How often the listener's `tick` is called and signals are checked.
 _TICK_S = 0.2
 
 
 class Listener:
-    """Receives the events of a run, and may show them to somebody; this one shows nothing."""
+    """Receives the events of a run, so that subclasses can show them; this one shows nothing."""
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
-        """The run has `trials` trials, of which an earlier run finished `finished`.
+        """The run has `trials` trials, of which earlier runs finished `finished`.
 
-        With adaptive repeats these are the trials before the next look.
+        With adaptive repeats these are the trials before the first interim analysis.
         """
 
     def started(self, trial: TrialSpec) -> None:
@@ -43,29 +43,30 @@ class Listener:
         """A trial has progressed."""
 
     def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """A trial has finished, with its stamp's result."""
+        """A trial has finished; it may be valid or invalid."""
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
         """A trial has failed."""
 
     def on_interim_analysis(
-        self, found: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
+        self, statuses: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
     ) -> None:
-        """With adaptive repeats, conditions were looked at, and the run has `trials` trials now.
+        """With adaptive repeats, an interim analysis was made: the run has `trials` trials now.
 
         Earlier runs have finished `finished` of them.
         """
 
     def tick(self) -> None:
-        """Time has passed; called several times a second."""
+        """Called several times a second, also when nothing happens."""
 
 
 @dataclass
 class Summary:
     """The result of a run. Trials are named by their ids.
 
-    `invalid` and `warned` have the findings of invalid and of valid trials; `wall_s` is wall time.
-    With adaptive repeats, `trials` are those that were needed, and `condition_statuses` say why.
+    `skipped` counts trials that earlier runs finished. `invalid` and `warned` have the stamps'
+    findings of invalid and of valid trials; `wall_s` is wall time. With adaptive repeats, `trials`
+    counts those that were needed, and `condition_statuses` say why no more are.
     """
 
     folder: Path
@@ -79,8 +80,8 @@ class Summary:
     condition_statuses: tuple[ConditionStatus, ...] = ()
     rule: StoppingRule | None = None
 
-    def judge(self, trial: str, valid: bool, findings: tuple[str, ...]) -> None:
-        """Take the verdict on a trial, with what its stamp says."""
+    def add_verdict(self, trial: str, valid: bool, findings: tuple[str, ...]) -> None:
+        """Record a trial's verdict and the findings of its stamp."""
         if not valid:
             self.invalid[trial] = findings
         elif findings:
@@ -88,10 +89,10 @@ class Summary:
 
     @property
     def repeat_messages(self) -> tuple[str, ...]:
-        """With adaptive repeats, a line on each condition: how many, and why."""
+        """With adaptive repeats, a line for each condition: how many repeats it has, and why."""
         if self.rule is None:
             return ()
-        return tuple(standing.in_words(self.rule) for standing in self.condition_statuses)
+        return tuple(status.in_words(self.rule) for status in self.condition_statuses)
 
     @property
     def exit_code(self) -> int:
@@ -102,8 +103,8 @@ class Summary:
 class Runner:
     """Runs trials, round by round, into the open folder of a run.
 
-    `spool` says where a trial's records go while it runs, None for nowhere. With `forks`, the
-    workers are forked from this process, which must then have no threads.
+    `spool` returns where a live sink gets a trial's records; it is None without a sink. With
+    `forks`, the workers are forked from this process, which must then have no threads.
     """
 
     def __init__(
@@ -126,31 +127,31 @@ class Runner:
         self._forks = forks
         self.summary = Summary(folder.path, 0, rule=rounds.rule)
         self._running: set[str] = set()
-        self._taken: set[str] = set()
+        self._queued: set[str] = set()
         self._todo: deque[TrialSpec] = deque()
-        self._take_due()
+        self._queue_due()
 
-    def _take_due(self) -> None:
-        """Take the trials that have become due: those not finished earlier are to be run."""
+    def _queue_due(self) -> None:
+        """Queue the trials that have become due, but for those that an earlier run finished."""
         summary = self.summary
         for trial in self._rounds.due():
-            if trial.id in self._taken:
+            if trial.id in self._queued:
                 continue
-            self._taken.add(trial.id)
+            self._queued.add(trial.id)
             summary.trials += 1
             if self._folder.of(trial).exists():
                 summary.skipped += 1
                 verdict = read_trial(self._folder.of(trial)).stamp
                 reasons = tuple(reason.text for reason in verdict.reasons)
-                summary.judge(trial.id, verdict.valid, reasons)
+                summary.add_verdict(trial.id, verdict.valid, reasons)
             else:
                 self._todo.append(trial)
 
     def run(self, jobs: int) -> Summary:
-        """Run `jobs` trials side by side until all is done; a failed one does not stop the others.
+        """Run `jobs` trials side by side until all are done; a failed one does not stop the others.
 
-        Call it from the main thread. Raises Interrupted after SIGINT or SIGTERM, when the workers
-        have ended and the finished trials are kept.
+        Call it from the main thread. Raises Interrupted after SIGINT or SIGTERM, once all workers
+        have ended; finished trials are kept.
         """
         stopwatch = Stopwatch()
         summary, journal = self.summary, self._folder.journal
@@ -161,9 +162,9 @@ class Runner:
             try:
                 while not signals:
                     if self._todo or len(self._workers):
-                        self._turn(jobs)
-                    elif self._rounds.open:
-                        self._look(lambda: bool(signals))
+                        self._step(jobs)
+                    elif self._rounds.needs_analysis:
+                        self._analyse(lambda: bool(signals))
                     else:
                         break
             finally:
@@ -182,26 +183,27 @@ class Runner:
         journal.add(log.RUN_FINISHED, **counts, invalid=len(summary.invalid))
         return summary
 
-    def _look(self, stop: Callable[[], bool]) -> None:
-        """Look at the results of a round that has ended, and take what is due by what they show."""
+    def _analyse(self, stop: Callable[[], bool]) -> None:
+        """Make the interim analysis of a round that has ended, and queue what is due after it."""
         rule, summary = self.summary.rule, self.summary
         assert rule is not None
         tick, forks = self._listener.tick, self._forks
-        found = self._rounds.look(self._folder.path, tick, stop, forks=forks)
-        if not found:
+        statuses = self._rounds.analyse(self._folder.path, tick, stop, forks=forks)
+        if not statuses:
             return
         summary.condition_statuses = tuple(self._rounds.condition_statuses.values())
         write_interim_analyses(self._folder.path, rule, summary.condition_statuses)
-        self._take_due()
+        self._queue_due()
         self._folder.journal.add(
             log.INTERIM_ANALYSIS,
             trials=summary.trials,
             finished=summary.skipped,
-            conditions=[standing.to_json() for standing in found],
+            conditions=[status.to_json() for status in statuses],
         )
-        self._listener.on_interim_analysis(found, rule, summary.trials, summary.skipped)
+        self._listener.on_interim_analysis(statuses, rule, summary.trials, summary.skipped)
 
-    def _turn(self, jobs: int) -> None:
+    def _step(self, jobs: int) -> None:
+        """Start trials up to `jobs` side by side, and handle what the workers report meanwhile."""
         while self._todo and len(self._workers) < jobs:
             self._start(self._todo.popleft())
         for job, message in self._workers.messages(_TICK_S):
@@ -228,7 +230,7 @@ class Runner:
     def _finished(self, trial: TrialSpec, result: Finished) -> None:
         self._clear(trial)
         self.summary.finished += 1
-        self.summary.judge(trial.id, result.valid, result.reasons)
+        self.summary.add_verdict(trial.id, result.valid, result.reasons)
         verdict = {"valid": result.valid, "reasons": result.reasons}
         wall_s = round(result.wall_s, 3)
         self._folder.journal.add(log.TRIAL_FINISHED, trial=trial.id, wall_s=wall_s, **verdict)

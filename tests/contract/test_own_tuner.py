@@ -123,6 +123,6 @@ def test_a_tuner_of_dcqcn_is_refused_where_hosts_are_under_another_control(incre
     increase.write_text(text, encoding="utf-8")
     said = closloop("plan", str(increase))
     assert said.returncode == 2
-    assert "turns the parameters of dcqcn, and the hosts are under dctcp" in said.stderr
+    assert "sets the parameters of dcqcn, and the hosts are under dctcp" in said.stderr
     said = closloop("plan", str(increase), "--on", "fluid")
     assert "knob 'dcqcn', which the fluid backend lacks" in said.stderr

@@ -49,7 +49,7 @@ def test_what_is_declared_of_controls_is_so(backend, controls, more, tmp_path):
     assert code == 0, said
     answering, *others = controls.split(", ")
     for control in others:
-        assert f"no flow answers ECN marks under {control}, so tuners low and secn1" in said
+        assert f"no flow responds to CE packets under {control}, so tuners low and secn1" in said
     ends = {}
     for folder in (tmp_path / "runs" / "marks").glob("*-r1-*"):
         trial = read_trial(folder)
@@ -79,5 +79,5 @@ def test_a_campaign_in_which_no_flow_answers_marks_does_not_run(tmp_path):
     for verb in ("plan", "run"):
         code, _, said = closloop(verb, "marks.yml", cwd=tmp_path)
         assert code == 2
-        assert said.startswith("marks.yml:4: tuners low and secn1 turn ECN thresholds only")
+        assert said.startswith("marks.yml:4: tuners low and secn1 set ECN thresholds only")
     assert not (tmp_path / "runs").exists()

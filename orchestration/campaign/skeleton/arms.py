@@ -1,9 +1,8 @@
-"""What a first campaign compares, and how much it sends for how long.
+"""The arms of a first campaign, and how much traffic it sends for how long.
 
-Compared are published settings, rules, a learned tuner and its placebo.
-
-A learned tuner is among them where a packaged network was trained under the campaign's transport.
-Which network that is, its card says.
+The arms are published settings, rules that learn nothing, a learned tuner and its placebo: the same
+actions at random. A learned tuner is included if a packaged network was trained under the
+campaign's transport, as its model card says.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _DEFAULT_CONTROL = "dctcp"
 
 @dataclass(frozen=True)
 class Arm:
-    """A tuner with its comment; `entry` is what stands in the file's list of tuners."""
+    """A tuner as an item of the campaign's list `tuners` (`entry`), with its comment."""
 
     entry: str
     comment: str
@@ -37,7 +36,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Learned:
-    """A learned tuner that a comparison may have, and the entry of its placebo."""
+    """A learned tuner that a comparison may have; `placebo` is the entry of its placebo."""
 
     name: str
     comment: str
@@ -46,9 +45,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What can be compared: the transport, and arms in the order of the file.
+    """A comparison that can be chosen: its transport, and its arms in the order of the file.
 
-    `fixed` are published settings that never change, of which the first is the `baseline`.
+    `fixed` has published settings that never change, `rules` tuners that learn nothing; both are by
+    tuner name. `several_paths` says that the fabric must have several paths between hosts.
     """
 
     name: str
@@ -121,9 +121,9 @@ COMPARISONS = {
 
 @dataclass(frozen=True)
 class ChosenArms:
-    """The arms of a campaign, and those that were left out but would fit.
+    """The arms of a campaign, and those that were left out but would fit (`others`).
 
-    `without` names the learned tuners that have no packaged network for it.
+    `without` names the learned tuners that have no packaged network for this campaign.
     """
 
     arms: tuple[Arm, ...]
@@ -131,50 +131,52 @@ class ChosenArms:
     without: tuple[str, ...] = field(default=())
 
 
-def choose_arms(comparison: Comparison, testbed: Testbed, wanted: Sequence[str] = ()) -> ChosenArms:
-    """Return a comparison's arms on a testbed: the `wanted` ones, by default a fair set.
+def choose_arms(comparison: Comparison, testbed: Testbed, tuners: Sequence[str] = ()) -> ChosenArms:
+    """Return a comparison's arms on a testbed: the given `tuners`, by default a fair set.
 
-    That has everything but further learned tuners. Each learned one has its placebo beside it.
-    Raises InputError for an unknown tuner, and for a learned one without a packaged network.
+    The fair set has all fixed settings and rules, and the first learned tuner. Every learned tuner
+    comes with its placebo. Raises InputError for an unknown tuner, and for a learned one without a
+    packaged network.
     """
     networks = {
-        one.name: found
-        for one in comparison.learned
-        if (found := fitting_networks(one.name, comparison.transport, testbed))
+        learned.name: names
+        for learned in comparison.learned
+        if (names := fitting_networks(learned.name, comparison.transport, testbed))
     }
-    _check(comparison, networks, wanted)
-    plain = {**comparison.fixed, **comparison.rules}
-    default = [*plain, *list(networks)[:1]]
-    names = list(dict.fromkeys(wanted)) or default
-    taken: list[Arm] = []
+    _check(comparison, networks, tuners)
+    not_learned = {**comparison.fixed, **comparison.rules}
+    default = [*not_learned, *list(networks)[:1]]
+    chosen = list(dict.fromkeys(tuners)) or default
+    arms: list[Arm] = []
     others: list[Arm] = []
-    for name, arm in plain.items():
-        (taken if name in names else others).append(arm)
+    for name, arm in not_learned.items():
+        (arms if name in chosen else others).append(arm)
     placebos: dict[str, str] = {}
-    for one in comparison.learned:
-        if one.name in networks:
-            arm = Arm(_entry(one.name, networks[one.name]), f"learned: {one.comment}")
-            if one.name in names:
-                placebos.setdefault(one.placebo, one.name)
-                taken.append(arm)
+    for learned in comparison.learned:
+        if learned.name in networks:
+            arm = Arm(_entry(learned.name, networks[learned.name]), f"learned: {learned.comment}")
+            if learned.name in chosen:
+                placebos.setdefault(learned.placebo, learned.name)
+                arms.append(arm)
             else:
-                others += [arm, Arm(one.placebo, f"the placebo of {one.name}")]
-    taken += [Arm(entry, f"as often as {name}, at random") for entry, name in placebos.items()]
-    entries = {arm.entry for arm in taken}
-    without = [one.name for one in comparison.learned if one.name not in networks]
+                others += [arm, Arm(learned.placebo, f"the placebo of {learned.name}")]
+    arms += [Arm(entry, f"as often as {name}, at random") for entry, name in placebos.items()]
+    entries = {arm.entry for arm in arms}
+    without = [learned.name for learned in comparison.learned if learned.name not in networks]
     unused = tuple(arm for arm in others if arm.entry not in entries)
-    return ChosenArms(tuple(taken), unused, tuple(without))
+    return ChosenArms(tuple(arms), unused, tuple(without))
 
 
 def _check(
-    comparison: Comparison, networks: dict[str, tuple[str, ...]], wanted: Sequence[str]
+    comparison: Comparison, networks: dict[str, tuple[str, ...]], tuners: Sequence[str]
 ) -> None:
-    plain = [*comparison.fixed, *comparison.rules]
-    for name in wanted:
-        if name in plain or name in networks:
+    """Raise InputError for tuners that the comparison does not have, or has no network for."""
+    not_learned = [*comparison.fixed, *comparison.rules]
+    for name in tuners:
+        if name in not_learned or name in networks:
             continue
-        known = ", ".join([*plain, *networks])
-        if any(one.name == name for one in comparison.learned):
+        known = ", ".join([*not_learned, *networks])
+        if any(learned.name == name for learned in comparison.learned):
             what = (
                 f"no packaged network of {name} was trained under {comparison.transport} "
                 "and fits this fabric"
@@ -182,16 +184,16 @@ def _check(
             remedy = f"use some of: {known}; or train one (closloop train {name} --help)"
         else:
             what = f"{comparison.name} has no tuner {name!r}"
-            remedy = f"{suggest(name, [*plain, *networks])}use some of: {known}"
+            remedy = f"{suggest(name, [*not_learned, *networks])}use some of: {known}"
         raise InputError.single("--tuners", what, remedy)
 
 
 def fitting_networks(tuner: str, transport: str, testbed: Testbed) -> tuple[str, ...]:
-    """Return the packaged networks of a tuner for a transport and a fabric.
+    """Return the names of a tuner's packaged networks for a transport and a fabric.
 
-    They are trainings of one tuner from several seeds.
+    They are the same training from several seeds.
     """
-    found = []
+    names = []
     for name in pretrained():
         card = json.loads((PRETRAINED / f"{name}.json").read_text(encoding="utf-8"))
         if card.get("tuner") != tuner or card.get("request", {}).get("params"):
@@ -199,12 +201,15 @@ def fitting_networks(tuner: str, transport: str, testbed: Testbed) -> tuple[str,
         if transport_of(str(card.get("scenario", ""))) != transport:
             continue
         if not registry.check(tuner, {CHECKPOINT_PARAM: name}, testbed):
-            found.append(name)
-    return tuple(found)
+            names.append(name)
+    return tuple(names)
 
 
 def transport_of(scenario: str) -> str:
-    """Return the congestion control of a scenario, a campaign's text; "" if it has several."""
+    """Return the congestion control of a training scenario, the text of a campaign file.
+
+    Returns "" if it has several or cannot be read.
+    """
     try:
         data = YAML(typ="safe").load(scenario)
     except YAMLError:
@@ -217,22 +222,23 @@ def transport_of(scenario: str) -> str:
 
 
 def _entry(tuner: str, networks: tuple[str, ...]) -> str:
-    """Return the tuner as the file's list has it; several networks take turns over repeats."""
+    """Return the item of the list `tuners`; several networks are in rotation over repeats."""
     names = networks[0] if len(networks) == 1 else f"[{', '.join(networks)}]"
     return f"{{name: {tuner}, checkpoint: {names}}}"
 
 
 MS = 1_000_000
 _MAX_LOAD = 0.9
-# Of the links upwards, by random pairs of hosts: what is left is for bursts.
-_MAX_UPLINKS = 0.8
+# Utilisation of uplinks by random pairs of hosts; the rest is left for bursts.
+_MAX_UPLINK_UTILISATION = 0.8
 _USUAL_LOAD = 0.6
-# 10 ms at 25 Gbit/s, which has some 300 flows of WebSearch on 24 hosts at 60 %.
+# The measured time is as long as a NIC takes for so many bits: 10 ms at 25 Gbit/s. In it, 24 hosts
+# send some 300 flows of WebSearch at a load of 60 %.
 _WINDOW_BITS = 250_000_000
 _MIN_WINDOW_NS, _MAX_WINDOW_NS = 5 * MS, 25 * MS
 _INCAST_BYTES, _MIN_INCAST_BYTES = 128_000, 8_000
 _MAX_FAN_IN = 16
-# The largest flow of a workload may take this many times its time alone before a trial ends.
+# The drain is this many times as long as the workload's largest flow takes on an idle path.
 _DRAIN_IDEALS = 10
 _MIN_DRAIN_NS = 200 * MS
 
@@ -247,9 +253,9 @@ class Incast:
 
 
 def uplink_ratio(testbed: Testbed) -> float:
-    """Return how busy the links upwards of the busiest leaf are at a load of 1.
+    """Return the utilisation of the busiest leaf's uplinks at a load of 1.
 
-    Pairs of hosts are random; 0 where there are no links upwards.
+    Pairs of hosts are random. Returns 0 for a fabric without uplinks.
     """
     hosts, busiest = len(testbed.hosts), 0.0
     for name in testbed.switches:
@@ -266,12 +272,12 @@ def uplink_ratio(testbed: Testbed) -> float:
 def usual_load(testbed: Testbed) -> float:
     """Return 0.6, or less where links between switches could not carry it, in steps of 0.05."""
     ratio = uplink_ratio(testbed)
-    maximum = _MAX_UPLINKS / ratio if ratio else 1.0
+    maximum = _MAX_UPLINK_UTILISATION / ratio if ratio else 1.0
     return _USUAL_LOAD if maximum >= _USUAL_LOAD else max(0.05, math.floor(maximum * 20) / 20)
 
 
 def checked_load(load: float, testbed: Testbed) -> float:
-    """Return the load. Raises InputError where hosts or links between switches cannot carry it."""
+    """Return the load; raise InputError if hosts or links between switches cannot carry it."""
     ratio = uplink_ratio(testbed)
     maximum = min(_MAX_LOAD, 1 / ratio if ratio else 1.0)
     if not 0 < load <= maximum:
@@ -288,15 +294,16 @@ def checked_load(load: float, testbed: Testbed) -> float:
 
 
 def window_ns(testbed: Testbed) -> int:
-    """Return how long to measure: as many bits a NIC everywhere, within bounds."""
+    """Return how long to measure in ns: `_WINDOW_BITS` at the slowest NIC's rate, within bounds."""
     exact = _WINDOW_BITS * 10**9 // _nic_bps(testbed)
     return max(_MIN_WINDOW_NS, min(_MAX_WINDOW_NS, _up(exact, MS)))
 
 
 def drain_ns(testbed: Testbed, workload: str) -> int:
-    """Return how long flows may take after arrivals end: an unfinished flow makes a trial invalid.
+    """Return the drain in ns: how long flows may take after the last has started.
 
-    A trial ends when all have, so a long drain costs nothing otherwise.
+    An unfinished flow makes a trial invalid. A long drain costs nothing otherwise, because a trial
+    ends when all flows have ended.
     """
     largest_bytes = load_workload(workload).points[-1][0]
     alone_ns = largest_bytes * 8 * 10**9 // _nic_bps(testbed)
@@ -304,7 +311,7 @@ def drain_ns(testbed: Testbed, workload: str) -> int:
 
 
 def incast(testbed: Testbed) -> Incast:
-    """Return incasts that fill at most half of a port's buffer and take a third of the time."""
+    """Return incasts that fill at most half of a port's buffer, and a third of its line's time."""
     fan_in = max(2, min(_MAX_FAN_IN, 2 * len(testbed.hosts) // 3))
     room_bytes = min(port.buffer_bytes for port in testbed.switch_ports) // 2
     size_bytes = _INCAST_BYTES

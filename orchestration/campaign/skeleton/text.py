@@ -1,4 +1,4 @@
-"""The text of a first campaign, and of the lossless fabric that RoCE has beside it."""
+"""The text of a first campaign with its comments, and of the lossless testbed that RoCE needs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class SkeletonSpec:
-    """All that a first campaign says.
+    """Everything that is written into a first campaign.
 
-    `file` and `testbed` are as the commands and the campaign name them. With `like`, the testbed is
-    a file beside it that makes that one lossless; `fabric` is the one that was asked for. Times are
-    in ns. It is `settled` if nearly all of the load can arrive within them.
+    `file` is as commands name it, `testbed` as the campaign names it. With `like`, `testbed` is a
+    second file that makes the testbed `like` lossless; `fabric` is the testbed that was asked for.
+    It is `settled` if nearly all of the load can be delivered in these times.
     """
 
     name: str
@@ -43,36 +43,37 @@ class SkeletonSpec:
 
     @property
     def shown(self) -> str:
-        """The testbed as a command takes it, from where the file is named."""
+        """The testbed as an argument of a command, which sees `file` by the same path."""
         is_path = self.testbed.startswith((".", "/"))
         return str(Path(self.file).parent / self.testbed) if is_path else self.testbed
 
     @property
     def command(self) -> str:
-        """The file as a shell takes it."""
+        """The campaign file as an argument in a shell."""
         return shlex.quote(self.file)
 
 
 def campaign_text(spec: SkeletonSpec) -> str:
-    """Return the campaign file."""
+    """Return the campaign file's text."""
     parts = [_head(spec), _fabric(spec), _arms(spec), _traffic(spec), _times(spec)]
     return "\n\n".join("\n".join(part) for part in (*parts, _next(spec))) + "\n"
 
 
-def lossless_text(testbed: Testbed, seen: str) -> str:
-    """Return a testbed file: the fabric that is `seen` there, with PFC and a shared buffer.
+def lossless_text(testbed: Testbed, like: str) -> str:
+    """Return a testbed file that extends the testbed `like` with PFC and a shared buffer.
 
-    Of several traffic classes the first becomes that of RoCE.
+    Of several traffic classes the first becomes that of RoCE. `like` is its name, or its path as
+    seen from the file.
     """
     shared = 2 * max(port.buffer_bytes for port in testbed.switch_ports)
     classes = [klass.name for klass in testbed.classes]
     lines = [
         f"# {testbed.name} with lossless switches, for RoCE NICs: made by `closloop init`.",
-        f"like: {seen}",
+        f"like: {like}",
         f"name: {lossless_name(testbed)}",
         f"description: {testbed.name} with PFC",
         "# The ports of a switch share its buffer. Priority flow control stops a sender before it",
-        "# overflows; alpha says how much of what is free a queue may take.",
+        "# overflows; a queue may take alpha times the buffer that is free.",
     ]
     if not classes:
         lines.append(f"switch: {{buffer: {format_size(shared, 3)}, alpha: 1/8, pfc: [3]}}")
@@ -92,14 +93,14 @@ def lossless_text(testbed: Testbed, seen: str) -> str:
 
 
 def lossless_name(testbed: Testbed) -> str:
-    """Return the name of a testbed that is made lossless."""
+    """Return the name of a testbed's lossless version."""
     return f"{testbed.name}-pfc"
 
 
 def _head(spec: SkeletonSpec) -> Iterator[str]:
     incasts = ", with incasts on top" if spec.incast else ""
     yield from _comment(
-        f"Which of these is best for whom: {spec.comparison.title}? {spec.workload} at "
+        f"Which arm is best for which flows: {spec.comparison.title}? {spec.workload} at "
         f"{spec.load:.0%} load{incasts}, on {spec.fabric.description or spec.fabric.name}. "
         "Made by `closloop init`, and yours to edit."
     )
@@ -154,16 +155,17 @@ def _fabric(spec: SkeletonSpec) -> Iterator[str]:
         yield f"host: {{congestion_control: {DCQCN}, roce: {{dcqcn: mlx5}}}}"
     if spec.comparison.several_paths:
         yield from _comment(
-            "Switches choose a path anew after a gap in a flow. Each tuner sets how long that is."
+            "After an idle time in a flow, switches choose its path again. Each tuner sets how "
+            "long that time is."
         )
         yield "load_balancing: {kind: flowlets, timeout: 200us}"
 
 
 def _arms(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
-        "What is compared. All get the same flows in each repeat, so that differences are paired. "
-        "A fair set has a published setting, a rule that learns nothing, and beside a learned "
-        "tuner its placebo: what is not above that was not learned."
+        "What is compared. In each repeat all get the same flows, so that differences are paired. "
+        "A fair set has a published setting, a rule that learns nothing, a learned tuner and its "
+        "placebo, which acts at random: only what is better than the placebo was learned."
     )
     yield "tuners:"
     room = max(len(arm.entry) for arm in spec.chosen.arms)
@@ -171,12 +173,12 @@ def _arms(spec: SkeletonSpec) -> Iterator[str]:
         yield from _listed(arm, room)
     for name in spec.chosen.without:
         yield from _comment(
-            f"{name} has no packaged network for this. Its own: closloop train {name} --help, then "
-            f"{{name: {name}, checkpoint: FILE.safetensors}}",
+            f"{name} has no packaged network for this. To train one: closloop train {name} --help, "
+            f"then {{name: {name}, checkpoint: FILE.safetensors}}",
             indent=2,
         )
     if spec.chosen.others:
-        yield "  # further ones, ready to be taken in:"
+        yield "  # further arms; remove the # to include one:"
         for arm in spec.chosen.others:
             yield from _item(arm.entry, "  # ")
     if spec.comparison.several_paths:
@@ -203,7 +205,7 @@ def _listed(arm: Arm, room: int) -> Iterator[str]:
 
 
 def _item(entry: str, indent: str) -> Iterator[str]:
-    """Yield an item of a list, over several lines if it is too long for one."""
+    """Yield an item of a list, on several lines if it is too long for one."""
     yield from textwrap.wrap(
         entry,
         _WIDTH,
@@ -216,13 +218,13 @@ def _item(entry: str, indent: str) -> Iterator[str]:
 
 def _traffic(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
-        "What is sent: flows between random hosts, sizes by a published distribution (`closloop "
-        "traffic list`), as a share of the hosts' line rate."
+        "What is sent: flows between random hosts, with sizes of a published distribution "
+        "(`closloop traffic list`). The load is a share of the hosts' line rate."
     )
     if spec.incast:
         yield from _comment(
-            f"Then incasts: {spec.incast.fan_in} hosts send to one at the same moment, again and "
-            "again. Other kinds: all-to-all, message-mix, concurrent, flow, replay."
+            f"Incasts are added: {spec.incast.fan_in} hosts send to one at the same moment, again "
+            "and again. Other kinds: all-to-all, message-mix, concurrent, flow, replay."
         )
     yield "traffic:"
     yield f"  - {{kind: poisson, workload: {spec.workload}, load: {spec.load:g}}}"
@@ -239,49 +241,49 @@ def _traffic(spec: SkeletonSpec) -> Iterator[str]:
 
 def _times(spec: SkeletonSpec) -> Iterator[str]:
     yield from _comment(
-        f"How often: each repeat has flows of its own, the same for all tuners. {REPEATS} pairs "
-        "are the fewest whose signs alone can show a difference at 5 % (2 / 2^6 = 0.03); intervals "
-        "narrow with the root of their number, and more repeats keep what is done."
+        f"How often. Each repeat has its own flows, the same for all tuners. {REPEATS} pairs are "
+        "the fewest whose signs alone can show a difference at 5 % (2 / 2^6 = 0.03). Four times as "
+        "many repeats halve an interval; if you raise this number, finished trials are kept."
     )
     yield f"repeats: {REPEATS}"
     yield _with_comment("seed: 1", "decides every random draw: one seed is one result")
     yield from _comment(
-        "How long, in the trial's own time. The fabric is empty at first, so that what starts in "
-        "the warm-up is sent and not counted. Flows that start until `duration` have `drain` more "
-        "to end; a trial ends when all have. `closloop plan` says how much of the load can arrive "
-        "within the time that is measured."
+        "How long, in the trial's own time. The fabric is empty at first, so flows that start in "
+        "the warm-up are sent but not counted. Flows start until `duration`, and then have the "
+        "time `drain` to end; a trial ends when all have ended. `closloop plan` says how much of "
+        "the load can be delivered within the measured time."
     )
     if not spec.settled:
         yield from _comment(
-            f"{spec.workload}'s largest flows outlast that by far: `closloop plan` says which "
-            "times would do, and what the load comes to in these."
+            f"{spec.workload}'s largest flows last much longer than that: `closloop plan` says "
+            "which times would be enough, and which load can be delivered in these."
         )
     yield f"warm_up: {format_duration(spec.warm_up_ns, _DIGITS)}"
     yield f"duration: {format_duration(spec.duration_ns, _DIGITS)}"
     yield f"drain: {format_duration(spec.drain_ns, _DIGITS)}"
     period = "500us" if spec.comparison.several_paths else "100us"
-    yield _with_comment(f"sample_period: {period}", "all queues are read so often, and tuners act")
+    yield _with_comment(f"sample_period: {period}", "how often queues are read and tuners act")
 
 
 def _next(spec: SkeletonSpec) -> Iterator[str]:
     yield "# What to change next, one thing at a time:"
-    yield "# - how it depends on load: `load: $load` in the traffic above, and"
+    yield "# - to see how results depend on load: `load: $load` in the traffic above, and"
     lower, higher = spec.load / 2, min(0.9, spec.load * 4 / 3)
     yield f"#     factors: {{load: [{lower:.2g}, {spec.load:.2g}, {higher:.2g}]}}"
-    yield "# - as many repeats as a result needs, in place of a number:"
-    yield f"#     repeats: {{until: 3%, of: [slowdown_mean], least: {REPEATS}, most: 40}}"
+    yield "# - as many repeats as a precise result needs, instead of a number:"
+    yield f"#     repeats: {{until: 3%, of: [slowdown_mean], min: {REPEATS}, max: 40}}"
     if spec.comparison.several_paths:
-        yield "# - who is compared with whom:"
+        yield "# - to compare the arms with another baseline:"
         yield f"#     closloop report runs/{spec.name} --baseline {spec.comparison.baseline}"
     switches = [link for link in spec.fabric.links if _between_switches(spec.fabric, link.a)]
     ends = (
-        [spec.fabric.ports[place].device for place in (switches[0].a, switches[0].b)]
+        [spec.fabric.ports[port].device for port in (switches[0].a, switches[0].b)]
         if switches
         else []
     )
     if ends:
         down = format_duration(spec.warm_up_ns, _DIGITS)
-        yield "# - a link that fails, and routes that follow:"
+        yield "# - a link that fails, after which routes change:"
         yield (f"#     faults: [{{links: [{'-'.join(ends)}], down: {down}, convergence: 500us}}]")
 
 

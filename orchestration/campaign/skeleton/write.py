@@ -1,4 +1,4 @@
-"""Makes a first campaign of the answers, checks that it loads, and writes it."""
+"""Makes a first campaign from the user's answers, checks that it loads, and writes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from traffic.workloads import load_workload
 
 FILE = "campaign.yml"
 _ENDS = (".yml", ".yaml")
-# Longer warm-ups would cost more than the share of large flows that they settle is worth.
+# A warm-up is at most this many times as long as the measured time: longer ones would cost more
+# time than the load of the last few large flows is worth.
 _MAX_WARM_UPS = 4
 
 
@@ -32,8 +33,8 @@ _MAX_WARM_UPS = 4
 class Answers:
     """The answers to the three questions: which fabric, which traffic, what to compare.
 
-    `load` is a share of the hosts' line rate, 0 for what is usual there. Without `tuners` a fair
-    set is compared.
+    `load` is a share of the hosts' line rate; 0 means the usual load of the fabric. Without
+    `tuners` a fair set is compared.
     """
 
     testbed: str = "graphcc"
@@ -46,19 +47,22 @@ class Answers:
 
 @dataclass(frozen=True)
 class GeneratedCampaign:
-    """A campaign that was made, not yet in its place: its name, and its files' texts by path."""
+    """A campaign that is not written yet: its name, its file, and the texts of all files by path.
+
+    With RoCE there is a second file beside the campaign: the lossless testbed.
+    """
 
     name: str
     file: Path
     texts: dict[Path, str]
 
 
-def generate(answers: Answers, place: Path) -> GeneratedCampaign:
-    """Return the campaign for a file (`*.yml`) or a folder, which gets `campaign.yml`.
+def generate(answers: Answers, path: Path) -> GeneratedCampaign:
+    """Return the campaign for a file (`*.yml`), or for a folder, which gets `campaign.yml`.
 
     Raises InputError for answers that do not go together, or that the campaign's checks refuse.
     """
-    file, name = _place(place)
+    file, name = _file_and_name(path)
     comparison = comparison_named(answers.compare)
     fabric = load_testbed(answers.testbed)
     if problem := unfit(comparison, fabric):
@@ -67,7 +71,7 @@ def generate(answers: Answers, place: Path) -> GeneratedCampaign:
     load = answers.load or sizes.usual_load(fabric)
     lossless = comparison.transport != DCTCP
     window_ns = sizes.window_ns(fabric)
-    draft = SkeletonSpec(
+    spec = SkeletonSpec(
         name=name,
         file=str(file),
         **_named(answers, lossless, file),
@@ -80,23 +84,23 @@ def generate(answers: Answers, place: Path) -> GeneratedCampaign:
         duration_ns=2 * window_ns,
         drain_ns=sizes.drain_ns(fabric, answers.workload),
     )
-    settled_ns = _settled_ns(draft, answers, file, window_ns)
-    draft = replace(
-        draft,
+    settled_ns = _settled_ns(spec, answers, file, window_ns)
+    spec = replace(
+        spec,
         warm_up_ns=settled_ns or window_ns,
         duration_ns=(settled_ns or window_ns) + window_ns,
         settled=settled_ns > 0,
     )
-    return GeneratedCampaign(name, file, _texts(draft, file))
+    return GeneratedCampaign(name, file, _texts(spec, file))
 
 
 def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, Any]:
-    """Return the testbed and the workload as the campaign in a file names them."""
-    testbed = _seen(answers.testbed, file)
+    """Return testbed and workload as a campaign in `file` names them: names, or relative paths."""
+    testbed = _relative_name(answers.testbed, file)
     return {
-        "testbed": f"./{_beside(file).name}" if lossless else testbed,
+        "testbed": f"./{_testbed_file(file).name}" if lossless else testbed,
         "like": testbed if lossless else "",
-        "workload": _seen(answers.workload, file, (".csv",)),
+        "workload": _relative_name(answers.workload, file, (".csv",)),
     }
 
 
@@ -107,100 +111,105 @@ def comparison_named(name: str) -> Comparison:
 
 
 def unfit(comparison: Comparison, testbed: Testbed) -> Problem | None:
-    """Return why a comparison makes no sense on a fabric, None if it does."""
+    """Return the problem of a comparison that makes no sense on a fabric, None if it does."""
     if not comparison.several_paths or sizes.uplink_ratio(testbed):
         return None
     return Problem(
         "--compare",
-        f"{testbed.name} has one path between two hosts, so that {comparison.name} has no choice",
+        f"{testbed.name} has a single path between two hosts: {comparison.name} needs several",
         "choose a fabric with links between switches, or another comparison",
     )
 
 
-def check_free(place: Path) -> None:
-    """Raise InputError if there is a campaign already where one is to be written."""
-    file, _ = _place(place)
+def check_free(path: Path) -> None:
+    """Raise InputError if the campaign file that would be written exists already."""
+    file, _ = _file_and_name(path)
     _refuse_existing([file])
 
 
-def write(made: GeneratedCampaign, *, force: bool = False) -> None:
-    """Write the campaign's files. Raises InputError, and writes none, if one is there already."""
+def write(generated: GeneratedCampaign, *, force: bool = False) -> None:
+    """Write the campaign's files.
+
+    Without `force`, it raises InputError and writes nothing if one of them exists already.
+    """
     if not force:
-        _refuse_existing(made.texts)
-    for path, text in made.texts.items():
+        _refuse_existing(generated.texts)
+    for path, text in generated.texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
         except OSError as error:
-            raise unwritable(path, error, "choose another place", InputError) from error
+            raise unwritable(path, error, "choose another path", InputError) from error
 
 
 def _refuse_existing(paths: Iterable[Path]) -> None:
-    remedy = "choose another place, or --force to replace it"
-    if there := [path for path in paths if path.exists()]:
-        raise InputError([Problem(str(path), "is there already", remedy) for path in there])
+    remedy = "choose another path, or add --force to replace it"
+    if existing := [path for path in paths if path.exists()]:
+        raise InputError([Problem(str(path), "exists already", remedy) for path in existing])
 
 
-def _place(place: Path) -> tuple[Path, str]:
-    """Return the campaign's file, and its name: that of the file or folder, as campaigns are."""
-    is_file = place.suffix in _ENDS
-    called = place.stem if is_file else place.absolute().name
-    name = re.sub(r"[^a-z0-9]+", "-", called.lower()).strip("-")
+def _file_and_name(path: Path) -> tuple[Path, str]:
+    """Return the campaign's file and its name, which is made from that of the file or folder."""
+    is_file = path.suffix in _ENDS
+    stem = path.stem if is_file else path.absolute().name
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if not name:
-        raise InputError.single(
-            str(place), "makes no name for a campaign", "use letters or digits in it"
-        )
-    return (place if is_file else place / FILE), name
+        what = "gives no name for the campaign"
+        raise InputError.single(str(path), what, "use letters or digits in it")
+    return (path if is_file else path / FILE), name
 
 
-def _seen(name: str, file: Path, ends: Sequence[str] = _ENDS) -> str:
-    """Return the name or path of a testbed or workload as a campaign file names it."""
+def _relative_name(name: str, file: Path, ends: Sequence[str] = _ENDS) -> str:
+    """Return a testbed's or workload's name, or its path as seen from the campaign's `file`."""
     if "/" not in name and not name.endswith(tuple(ends)):
         return name
     path = os.path.relpath(Path(name).absolute(), file.absolute().parent)
     return path if "/" in path else f"./{path}"
 
 
-def _texts(draft: SkeletonSpec, file: Path) -> dict[Path, str]:
-    texts = {file: campaign_text(draft)}
-    if draft.like:
-        texts[_beside(file)] = lossless_text(draft.fabric, draft.like)
+def _texts(spec: SkeletonSpec, file: Path) -> dict[Path, str]:
+    texts = {file: campaign_text(spec)}
+    if spec.like:
+        texts[_testbed_file(file)] = lossless_text(spec.fabric, spec.like)
     return texts
 
 
-def _beside(file: Path) -> Path:
-    """Return the testbed file that stands beside a campaign."""
+def _testbed_file(file: Path) -> Path:
+    """Return the path of the testbed file that is written beside a campaign file."""
     return file.with_name(f"{file.stem}-testbed.yml")
 
 
-def _settled_ns(draft: SkeletonSpec, answers: Answers, file: Path, window_ns: int) -> int:
-    """Return a warm-up after which the load can arrive, 0 if none is short enough.
+def _settled_ns(spec: SkeletonSpec, answers: Answers, file: Path, window_ns: int) -> int:
+    """Return a warm-up after which nearly all of the load can be delivered, 0 if it is too long.
 
-    The campaign is loaded for it, so what its checks refuse comes out here.
+    Raises InputError for what the campaign's checks refuse.
     """
     for warm_ups in range(1, _MAX_WARM_UPS + 1):
         warm_up_ns = warm_ups * window_ns
-        tried = replace(draft, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
-        if _arrives(tried, answers, file):
+        candidate = replace(spec, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
+        if _is_deliverable(candidate, answers, file):
             return warm_up_ns
     return 0
 
 
-def _arrives(draft: SkeletonSpec, answers: Answers, file: Path) -> bool:
-    """Return whether what a campaign offers can arrive; it is loaded from another place."""
-    with tempfile.TemporaryDirectory(prefix="closloop-init-") as place:
-        there = Path(place).resolve() / file.name
-        moved = replace(draft, **_named(answers, bool(draft.like), there))
-        for path, text in _texts(moved, there).items():
+def _is_deliverable(spec: SkeletonSpec, answers: Answers, file: Path) -> bool:
+    """Return whether nearly all of a campaign's load can be delivered.
+
+    The campaign is written to a temporary folder and loaded; problems name `file` instead.
+    """
+    with tempfile.TemporaryDirectory(prefix="closloop-init-") as folder:
+        temporary = Path(folder).resolve() / file.name
+        moved = replace(spec, **_named(answers, bool(spec.like), temporary))
+        for path, text in _texts(moved, temporary).items():
             path.write_text(text, encoding="utf-8")
         try:
-            campaign = load_campaign(there)
+            campaign = load_campaign(temporary)
         except InputError as error:
             home = str(file.parent)
             problems = [
-                replace(one, where=one.where.replace(str(there.parent), home))
-                for one in error.problems
+                replace(problem, where=problem.where.replace(str(temporary.parent), home))
+                for problem in error.problems
             ]
             raise InputError(problems) from error
-        found = deliverable_loads(campaign.trials, campaign.testbeds, make_schedule)
-    return all(one.enough for one in found)
+        loads = deliverable_loads(campaign.trials, campaign.testbeds, make_schedule)
+    return all(load.enough for load in loads)

@@ -45,7 +45,7 @@ def test_a_plan_counts_what_the_lines_can_carry_of_flows_that_last(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "changes", "words"),
     [
-        ("flows: 9", {"control": "dctcp"}, "flows last as long as the trial on RoCE NICs only"),
+        ("flows: 9", {"control": "dctcp"}, "flows without a size need RoCE NICs"),
         ("flows: 9", {"backend": "fluid"}, "no RoCE NICs, which dcqcn is for"),
         ("flows: 9, size: 1KB", {"control": "dctcp"}, "only flows of RoCE NICs can be sampled"),
         ("flows: 9", {"period": "150us"}, "not a multiple of sample_period 100us"),

@@ -83,7 +83,7 @@ def test_parameters_have_the_papers_names_and_units(tmp_path):
         ),
         ("{congestion_control: hpcc, roce: {swift: {beta: 0.5}}}", ("is hpcc, not swift",)),
         ("{congestion_control: fixed, roce: {fixed: {rate: 1500bps}}}", ("whole number of Mbit",)),
-        ("{congestion_control: program}", ("needs its file", "program: my_policy.c")),
+        ("{congestion_control: program}", ("needs the program's file", "program: my_policy.c")),
         ("{congestion_control: {program: none.c}}", ("no such file",)),
         ("{congestion_control: {program: a.c, parameters: [-1]}}", ("whole numbers", "-1")),
     ],

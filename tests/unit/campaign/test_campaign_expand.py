@@ -113,8 +113,8 @@ def test_checkpoints_take_turns_over_repeats_alike_in_all_cells(load: Load, tmp_
     assert {t.cell["tuner"] for t in trials} == {"mine"}
     assert len({t.id for t in trials}) == len(trials) == 21
     assert describe_rotation(trials) == [
-        "mine: 3 checkpoints take turns, unevenly, so that some weigh more: "
-        f"{paths[0]} (repeat 1 4 7), {PACKAGED} (repeat 2 5), {paths[2]} (repeat 3 6)"
+        "mine: 3 checkpoints in rotation, some have more repeats and more weight: "
+        f"{paths[0]} (repeats 1, 4, 7), {PACKAGED} (repeats 2, 5), {paths[2]} (repeats 3, 6)"
     ]
     alone = load(repeats=1, **{**fields, "tuners": [{**TURNS, "checkpoint": "a.safetensors"}]})
     assert {t.id for t in alone.trials} <= {t.id for t in trials}
@@ -217,7 +217,7 @@ def test_overrides_stand_in_for_the_files_own(load: Load) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"on": "imported"}, "--on: nothing runs on backend 'imported'"),
+        ({"on": "imported"}, "--on: no campaign runs on backend 'imported'"),
         ({"on": "flui"}, "--on: unknown backend 'flui'\n  -> did you mean 'fluid'?"),
         ({"times": 0}, "--repeats: 0 repeats\n  -> use 1 or more"),
     ],

@@ -107,7 +107,7 @@ def test_a_set_by_rate_is_refused_where_nics_have_several(tmp_path):
     )
     with pytest.raises(InputError) as caught:
         load_campaign(campaign(tmp_path, "[hpcc]", bed))
-    assert "rpg_ai_rate and rpg_hai_rate by the NICs' rate" in str(caught.value)
+    assert "rpg_ai_rate and rpg_hai_rate depend on the NICs' rate" in str(caught.value)
     assert "25Gbps and 100Gbps" in str(caught.value)
     given = "{own: {set: hpcc, rpg_ai_rate: 5, rpg_hai_rate: 50}}"
     (trial,) = load_campaign(campaign(tmp_path, given, bed)).trials

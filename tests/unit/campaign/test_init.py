@@ -164,7 +164,7 @@ def test_nothing_is_overwritten_without_force(run, tmp_path):
     place.write_text("mine")
     refused = run(place, "--yes").exception
     assert isinstance(refused, InputError)
-    assert "is there already" in str(refused)
+    assert "exists already" in str(refused)
     place.unlink()
     beside.write_text("mine too")
     assert isinstance(run(place, "--yes", "--compare", "ecn-roce").exception, InputError)
@@ -198,7 +198,7 @@ def test_files_of_ones_own_are_named_as_the_campaign_sees_them(run, tmp_path, mo
         (("--load", "0"), "is no load"),
         (("--testbed", "rlcc-64", "--load", "0.6"), "its links between switches carry"),
         (("--compare", "ecn"), "use one of ecn-tcp"),
-        (("--compare", "flowlets", "--testbed", "rlcc-7"), "one path between two hosts"),
+        (("--compare", "flowlets", "--testbed", "rlcc-7"), "a single path between two hosts"),
         (("--tuners", "secn3"), "did you mean 'secn"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_field_makes_another_trial_and_its_default_none(tmp_path):
         ("load_balancing: flowlet", "did you mean 'flowlets'"),
         ("load_balancing: {kind: flowlets, entries: 1000}", "use a power of two"),
         ("load_balancing: {kind: spray, timeout: 1ms}", "spray has no 'timeout'"),
-        ("load_balancing: {kind: flowlets, dre_time: 1ms}", "'dre_time' is CONGA's"),
+        ("load_balancing: {kind: flowlets, dre_time: 1ms}", "only CONGA uses 'dre_time'"),
         ("load_balancing: spray\nfabric: linux", "`fabric: linux` has no load balancing by spray"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_tuner_of_timeouts_needs_flowlets(tmp_path):
     testbeds = {"graphcc": load_testbed("graphcc")}
     with pytest.raises(InputError) as caught:
         check_fit([trial], testbeds)
-    assert "turns the timeouts of flowlets, and the load balancing is ecmp" in str(caught.value)
+    assert "sets the timeouts of flowlets, and the load balancing is ecmp" in str(caught.value)
     assert "observes 'switch.reroutes'" in str(caught.value)
     for name in ("emulated", "hardware"):
         fits = trial_of(tmp_path, "load_balancing: flowlets", backend=name, tuner="mine.py:Mine")

@@ -89,7 +89,7 @@ def test_tuners_of_thresholds_that_no_flow_answers_are_refused(tmp_path, backend
     problem = refused(tmp_path, host=under(control), backend=backend)
     assert problem.where == f"{tmp_path / 'marks.yml'}:5"
     assert problem.what == (
-        "tuners amt, secn1 and secn2 turn ECN thresholds only, and no flow answers ECN marks: "
+        "tuners amt, secn1 and secn2 set ECN thresholds only, and no flow responds to CE packets: "
         f"all are under {control}"
     )
     assert f"`congestion_control: {instead}`" in problem.remedy
@@ -112,7 +112,7 @@ def test_levels_of_a_factor_that_are_thresholds_are_one_experiment_too(tmp_path)
         tuners="[{name: static, kmin_bytes: $k, kmax_bytes: 200KB}]",
         factors="{k: [5KB, 50KB]}",
     )
-    assert problem.what.startswith("tuners static (k 50KB) and static (k 5KB) turn")
+    assert problem.what.startswith("tuners static (k 50KB) and static (k 5KB) set")
 
 
 CLASSES = """\
@@ -152,15 +152,16 @@ def test_flows_are_under_the_controls_of_their_patterns_and_classes(tmp_path, pa
 def test_a_control_that_answers_marks_in_some_conditions_is_enough_to_run(tmp_path):
     said = told(tmp_path, host="{congestion_control: $cc}", factors="{cc: [dctcp, cubic]}")
     (sentence,) = said
-    assert "no flow answers ECN marks under cubic" in sentence
-    assert sentence.endswith("so tuners amt, secn1 and secn2 are one experiment there")
+    assert "no flow responds to CE packets under cubic" in sentence
+    assert sentence.endswith("so tuners amt, secn1 and secn2 are the same experiment there")
 
 
 def test_one_static_setting_compares_nothing_and_an_adaptive_one_is_told_of(tmp_path):
     assert told(tmp_path, host=under("swift"), tuners="[secn1]") == []
     (sentence,) = told(tmp_path, host=under("swift"), tuners="[amt]")
     assert sentence == (
-        "all trials: no flow answers ECN marks under swift, so what tuner amt sets reaches nothing"
+        "all trials: no flow responds to CE packets under swift, "
+        "so what tuner amt sets has no effect"
     )
 
 

@@ -251,7 +251,7 @@ def test_a_pair_whose_trial_failed_is_missing_and_is_run_again_next_time(load, t
 @pytest.mark.slow
 def test_results_that_were_looked_at_otherwise_are_refused(load, tmp_path):
     run(load(), tmp_path)
-    with pytest.raises(InputError, match="looked at after 3, 5, 8 repeats"):
+    with pytest.raises(InputError, match="planned after 3, 5, 8 repeats"):
         run(load("{until: 1%, least: 3, most: 9}"), tmp_path)
     # how precise they have to be is free
     summary, _ = run(load("{until: 90%, least: 3, most: 8}"), tmp_path)
@@ -315,7 +315,7 @@ def test_from_python_and_from_the_command_line(load, tmp_path, monkeypatch):
     assert planned["likely"]["trials"] == 22
     text = say("plan", "tiny.yml", "--out", "elsewhere")
     assert "12 to 32 trials" in text
-    assert "plan says when 3 repeats are there" in " ".join(text.split())
+    assert "plan says how many are likely once 3 repeats have run" in " ".join(text.split())
     report = json.loads(say("report", "runs/tiny", "--json", "--no-html"))
     assert [c["look"]["repeats"] for c in report["conditions"]] == [8, 3]
     say("report", "runs/tiny")

@@ -226,15 +226,15 @@ def test_a_plan_says_per_condition_what_cannot_arrive_and_what_to_do(file, tmp_p
     assert list(found) == sorted(found)
     assert len(found) == 4
     short = found["load 0.6, workload WebSearch"]
-    assert (short.asked, short.measured_ns) == (pytest.approx(0.6), (0, 10 * MS))
+    assert (short.intended, short.measured_ns) == (pytest.approx(0.6), (0, 10 * MS))
     assert short.offered == pytest.approx(0.6, abs=0.01)
     assert 0.6 < short.share < 0.75
     assert not short.enough
     assert short.sentence.startswith(
         "load 0.6, workload WebSearch: 59.9% of the hosts' line rate is offered"
     )
-    assert "can arrive within 10ms: use duration: " in short.sentence
-    assert short.sentence.endswith(f"or call it a load of {short.arrives:.2g}")
+    assert "can be delivered within 10ms: use duration: " in short.sentence
+    assert short.sentence.endswith(f"or report it as a load of {short.deliverable:.2g}")
     assert found["load 0.2, workload AliStorage2019"].enough
 
 
@@ -266,7 +266,7 @@ def test_verbs_tell_it(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = CliRunner().invoke(app, ["plan", str(file)]).output
     said = " ".join(text.split())
-    assert said.count("of it can arrive within 10ms") == 1  # WebSearch at its higher load ...
+    assert said.count("of it can be delivered within 10ms") == 1  # WebSearch at its higher load ...
     assert re.search(r"likewise load 0\.\d, workload WebSearch \(\d+%\); duration: \d+ms", said)
     told = json.loads(CliRunner().invoke(app, ["plan", str(file), "--json"]).output)["arriving"]
     assert [one["enough"] for one in told] == [True, False, True, False]
@@ -275,7 +275,7 @@ def test_verbs_tell_it(file, tmp_path, monkeypatch):
     file.write_text(quick)
     done = CliRunner().invoke(app, ["run", str(file), "--no-report", "--jobs", "1"])
     assert done.exit_code == 0, done.output
-    assert "of it can arrive within 1ms" in done.stderr
+    assert "of it can be delivered within 1ms" in done.stderr
     assert "more such: closloop plan CAMPAIGN)" in done.stderr
     report = json.loads(CliRunner().invoke(app, ["report", "runs/short", "--json"]).stdout)
     assert set(report["trials"][0]["load"]) >= {"offered_load", "delivered_load", "patterns"}
