@@ -25,8 +25,8 @@ if __name__ == "__main__":
 from inventory import strictyaml  # noqa: E402
 from orchestration.analysis.metrics import CATALOGUE, METRICS  # noqa: E402
 from orchestration.campaign import hosts, repeats, schema, streams  # noqa: E402
-from orchestration.campaign.controls import Program, written  # noqa: E402
-from orchestration.campaign.fields import named  # noqa: E402
+from orchestration.campaign.controls import Program, format_parameter  # noqa: E402
+from orchestration.campaign.fields import name_as_mapping  # noqa: E402
 from orchestration.campaign.load_balancing import LoadBalancing, Timeouts  # noqa: E402
 from orchestration.campaign.patterns import Driver, Pattern, pattern_model  # noqa: E402
 from orchestration.cli.verbs import load, verbs  # noqa: E402
@@ -163,7 +163,7 @@ def _validated(function: Any) -> tuple[str, str]:
         return listed(inside["known"]()), ""
     if "names" in inside:
         return listed(inside["names"]), ""
-    if function in (named, hosts.kind_of, hosts._set):
+    if function in (name_as_mapping, hosts.kind_as_mapping, hosts._set):
         return "text, or mapping", ""
     if "remedy" not in inside:
         return "", ""
@@ -380,7 +380,7 @@ def _parameter(one: inspect.Parameter) -> str:
 def _written(parameter: Parameter, value: int) -> object:
     if parameter.kind == "time":
         return format_duration(value, 6)
-    return _size(value) if parameter.kind == "size" else written(parameter, value)
+    return _size(value) if parameter.kind == "size" else format_parameter(parameter, value)
 
 
 _VALUES = {"time": "duration", "count": "integer"}

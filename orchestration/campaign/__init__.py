@@ -2,7 +2,7 @@
 
 `schema` and `fields` are the file's fields, `expand.load_campaign` reads it, crosses factors,
 tuners and repeats, and returns the trials; `plan` estimates their time and size, `bounds` and
-`limits` refuse what no machine would finish, `starter` writes a first file.
+`limits` refuse what no machine would finish, `skeleton` writes a first file.
 Must not import: orchestration.backends, orchestration.analysis, orchestration.run.
 """
 
@@ -15,11 +15,11 @@ __all__ = [
     "fields",
     "hosts",
     "limits",
-    "marks",
     "plan",
     "rotation",
     "scale",
     "schema",
     "search_result",
-    "starter",
+    "skeleton",
+    "unresponsive",
 ]

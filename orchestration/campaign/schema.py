@@ -183,8 +183,8 @@ class CampaignFile(StrictModel):
     )
     decision_latency: Duration | None = Field(
         default=None,
-        description="time from a reading to the changes that follow from it, less than sample_period; "
-        "without it 50us, at most half of sample_period",
+        description="time from a reading to the changes that follow from it, less than "
+        "sample_period; without it 50us, at most half of sample_period",
     )
     flow_sample_period: PositiveDuration | None = Field(
         default=None,

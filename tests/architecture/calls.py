@@ -119,5 +119,5 @@ def report(of: Sources, start: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    place = sys.argv[1] if sys.argv[1:] else "orchestration/cli/run.py:Running.run:campaign"
+    place = sys.argv[1] if sys.argv[1:] else "orchestration/cli/run.py:RunOptions.run:campaign"
     print(*report(sources(), place), sep="\n")

@@ -65,7 +65,7 @@ KNOWN_IMPORTS: dict[str, int] = {}
 LONGEST_CHAIN = 8
 
 # A campaign on its way through `closloop run`, as calls.py counts.
-WALK = ("orchestration.cli.run", "Running.run", "campaign")
+WALK = ("orchestration.cli.run", "RunOptions.run", "campaign")
 MAX_MODULES, MAX_UPWARD = 15, 3
 
 
