@@ -1,8 +1,8 @@
-"""The agent's source as one program: all its modules, which are imported from memory.
+"""The bundle: the agent's modules as one program, which imports them from memory.
 
-Python is started on the device with the short program STARTER on its command line. It names itself
-and its version, and reads the length of the bundle and the bundle from standard input; the agent
-then reads requests from there. Nothing is written to the device's disk.
+Python is started on the device with the short program STARTER on its command line. STARTER prints
+its name and Python's version, and reads the length of the bundle and the bundle from standard
+input; the agent then reads requests from there. Nothing is written to the device's disk.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from orchestration import agent
 
 _CORE = "orchestration.core"
 
-# The whole program on the device's command line. Every Python since 2.6 can parse it.
+# The program on the device's command line. Every Python since 2.6 can parse it.
 STARTER = (
     "import sys;print('closloop-agent %d.%d'%sys.version_info[:2]);sys.stdout.flush();"
     f"sys.version_info<{agent.OLDEST_PYTHON} and sys.exit();s=sys.stdin.buffer;"
     "exec(compile(s.read(int(s.readline())),'closloop-agent','exec'))"
 )
-# What the starter says first, before it reads.
+# What the starter prints before it reads.
 STARTED = re.compile(rb"closloop-agent (\d+)\.(\d+)\r?\n")
 
-# Without importlib.abc, which imports much that an agent does not need.
+# It does without importlib.abc, which imports many modules that an agent does not need.
 _LOADER = """
 import base64, json, sys, zlib
 from importlib.machinery import ModuleSpec
@@ -51,14 +51,14 @@ main()
 
 @cache
 def program() -> bytes:
-    """Return what to send to `STARTER`: the agent, which imports the services that it is asked."""
+    """Return what is sent to `STARTER`: the bundle's length and the bundle."""
     packed = base64.b85encode(zlib.compress(json.dumps(sources()).encode(), 9)).decode()
     text = _LOADER.format(sources=packed, agent=agent.__name__).encode()
     return f"{len(text)}\n".encode() + text
 
 
 def sources() -> dict[str, str]:
-    """Return the sources of the agent's modules, and of those of the core that it takes along."""
+    """Return source by module name: the agent's modules, and those of the core that it needs."""
     home = Path(agent.__file__).parent
     files = {f"{_CORE}.{name}": home.parent / "core" / f"{name}.py" for name in agent.FROM_CORE}
     for file in home.rglob("*.py"):

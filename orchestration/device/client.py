@@ -1,4 +1,8 @@
-"""The controller's clients of agents: one open connection per device, and all of a rack at once."""
+"""Clients of agents: one connection for each device, and requests to many devices at once.
+
+An *agent* is closloop's program on a device of a rack. The controller, where closloop runs, sends
+it there by SSH, and talks to it through that connection.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_S = 30.0
 _CLOCK_ROUNDS = 9
-_AT_ONCE = 16
+_MAX_THREADS = 16
 
 Key = TypeVar("Key")
 T = TypeVar("T")
@@ -34,7 +38,7 @@ Request = tuple[str, Mapping[str, Any]]
 
 
 def holder_name(what: str) -> str:
-    """Return who holds a device, from which machine, and what for: `ann@laptop restore`."""
+    """Return the name under which a device is leased: user, machine, purpose: `ann@laptop run`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
@@ -43,7 +47,11 @@ def holder_name(what: str) -> str:
 
 
 class AgentClient:
-    """The agent on one device. Always close it: the agent ends with the connection."""
+    """A client of the agent on one device, which is started. Always close it; the agent then ends.
+
+    `services` are the agent's modules that are needed there. Raises what `connect` and
+    `orchestration.device.start.start` raise. `events` are messages that answer no request.
+    """
 
     def __init__(
         self,
@@ -77,13 +85,17 @@ class AgentClient:
         self.about: dict[str, Any] = self.call("hello", services=list(services))
 
     def post(self, op: str, **arguments: Any) -> int:
-        """Send a request; return its number for `result`. Raises DeviceGone."""
+        """Send a request, and return its number for `result`. Raises DeviceGone."""
         number = next(self._numbers)
         self._send(encode({"id": number, "op": op, **arguments}))
         return number
 
     def result(self, number: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """Wait for an answer. Raises DeviceError if the operation failed there, or DeviceGone."""
+        """Wait for a request's answer and return it.
+
+        Raises DeviceError if the operation failed on the device, and DeviceGone if no answer comes
+        within `timeout_s` seconds.
+        """
         deadline = time.monotonic() + timeout_s
         while number not in self._answers:
             self._read(deadline)
@@ -97,11 +109,11 @@ class AgentClient:
         return answer.get("ok")
 
     def call(self, op: str, timeout_s: float = ANSWER_TIMEOUT_S, **arguments: Any) -> Any:
-        """Send a request and wait for its answer."""
+        """Send a request, and return its answer. Raises as `result` does."""
         return self.result(self.post(op, **arguments), timeout_s)
 
     def poll(self) -> None:
-        """Process the messages that have arrived, without waiting; new events are in `events`."""
+        """Read the messages that have arrived, without waiting; events are added to `events`."""
         while self._channel.recv_ready():
             self._take(self._channel.recv(_READ_BYTES))
 
@@ -135,9 +147,9 @@ class AgentClient:
         try:
             messages = self._decoder.feed(piece)
         except FrameError as error:
-            problem = f"says something that is not the agent's: {self._secrets.hide(error.start)}"
+            problem = f"sends what is not the agent's: {self._secrets.hide(error.start)}"
         if problem:
-            # outside of the handler: a traceback would show what it hides
+            # outside of the handler, as a traceback would show the passwords that are hidden here
             remedy = "see whether something changes what its agent sends"
             raise DeviceError(self.device, problem, remedy)
         for message in messages:
@@ -147,20 +159,20 @@ class AgentClient:
                 self.events.append(message)
 
     def _ended(self) -> DeviceError:
-        """Return why the channel has ended, from the device's standard error."""
-        said = b""
+        """Return the error that says why the channel has ended, by the agent's standard error."""
+        output = b""
         with suppress(Exception):
             self._channel.settimeout(2.0)
             while piece := self._channel.recv_stderr(65_536):
-                said += piece
-        text = self._secrets.hide(said)
+                output += piece
+        text = self._secrets.hide(output)
         what = f"its agent ended: {text}" if text else "its agent has ended or was killed"
         return DeviceGone(self.device, what, "run again; `closloop restore` puts back what is left")
 
 
 @dataclass(frozen=True)
 class Clock:
-    """A device's CLOCK_MONOTONIC is the controller's plus `offset_ns`, give or take `error_ns`."""
+    """A device's CLOCK_MONOTONIC is the controller's plus `offset_ns`, within ±`error_ns`."""
 
     offset_ns: int
     error_ns: int
@@ -169,9 +181,9 @@ class Clock:
 def gather(
     requests: Mapping[Key, tuple[AgentClient, Request]], timeout_s: float = ANSWER_TIMEOUT_S
 ) -> dict[Key, Any]:
-    """Post all requests, then wait for every answer; return answers and DeviceErrors by key.
+    """Send all requests, then wait for all answers; return answers or DeviceErrors by key.
 
-    A round takes as long as the slowest device.
+    It takes as long as the slowest device.
     """
     posted: dict[Key, int] = {}
     answers: dict[Key, Any] = dict.fromkeys(requests)
@@ -189,7 +201,7 @@ def gather(
 
 
 def require_answers(answers: dict[Key, Any]) -> dict[Key, Any]:
-    """Return the answers of `gather`. Raises the first DeviceError among them."""
+    """Return the answers of `gather`; raise the first DeviceError among them."""
     for answer in answers.values():
         if isinstance(answer, DeviceError):
             raise answer
@@ -199,7 +211,7 @@ def require_answers(answers: dict[Key, Any]) -> dict[Key, Any]:
 def in_parallel(
     accesses: Iterable[Access], work: Callable[[Access], T]
 ) -> dict[str, T | DeviceError]:
-    """Do `work` for all devices in parallel; return results or DeviceErrors by device."""
+    """Call `work` for all devices in parallel; return results or DeviceErrors by device."""
 
     def attempt(access: Access) -> T | DeviceError:
         try:
@@ -207,14 +219,14 @@ def in_parallel(
         except DeviceError as error:
             return error
 
-    wanted = list(accesses)
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(wanted)))) as pool:
-        found = pool.map(attempt, wanted)
-        return {access.device: made for access, made in zip(wanted, found, strict=True)}
+    devices = list(accesses)
+    with ThreadPoolExecutor(min(_MAX_THREADS, max(1, len(devices)))) as pool:
+        results = pool.map(attempt, devices)
+        return {access.device: result for access, result in zip(devices, results, strict=True)}
 
 
 class Fleet:
-    """Agents by device. Close it, or use it as a context manager: agents end with it."""
+    """The agents of several devices. A context manager; agents end when it is closed."""
 
     def __init__(self, agents: Mapping[str, Any]) -> None:
         self.agents = dict(agents)
@@ -231,20 +243,22 @@ class Fleet:
             agent.close()
 
     def ask(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Send `op` to the named devices, each with its own arguments; return the answers.
+        """Send the operation `op` to devices, each with its own arguments; return their answers.
 
-        Waits for the answers of all devices. Raises DeviceError for the first device that failed.
+        Waits for all devices, and then raises the DeviceError of the first that failed.
         """
         return self.exchange({device: (op, arguments) for device, arguments in requests.items()})
 
     def exchange(self, requests: Mapping[str, Request]) -> dict[str, Any]:
         """Send each device its own request; otherwise like `ask`."""
-        return require_answers(
-            gather({device: (self.agents[device], said) for device, said in requests.items()})
-        )
+        to_agents = {name: (self.agents[name], request) for name, request in requests.items()}
+        return require_answers(gather(to_agents))
 
     def clocks(self) -> dict[str, Clock]:
-        """Measure every device's clock against the local one; the best of several exchanges."""
+        """Measure every device's clock against the local one, by the fastest of several exchanges.
+
+        The error is half of the exchange's round-trip time.
+        """
         best: dict[str, Clock] = {}
         for device, agent in self.agents.items():
             for _ in range(_CLOCK_ROUNDS):
@@ -267,16 +281,19 @@ def open_agents(
     services: Mapping[str, Sequence[str]],
     secrets: Secrets | None = None,
 ) -> tuple[dict[str, AgentClient], list[DeviceError]]:
-    """Start an agent on every device in parallel; return the agents by device, and the errors."""
+    """Start an agent on every device in parallel; return agents by device, and errors of others.
+
+    `services` has the agent's modules that each device needs.
+    """
 
     def start(access: Access) -> AgentClient:
         return AgentClient(access, known_hosts_file, services[access.device], secrets)
 
     agents: dict[str, AgentClient] = {}
     problems: list[DeviceError] = []
-    for device, made in in_parallel(accesses, start).items():
-        if isinstance(made, DeviceError):
-            problems.append(made)
+    for device, started in in_parallel(accesses, start).items():
+        if isinstance(started, DeviceError):
+            problems.append(started)
         else:
-            agents[device] = made
+            agents[device] = started
     return agents, problems

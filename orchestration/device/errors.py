@@ -1,14 +1,15 @@
-"""Errors of one device, with its name and the remedy."""
+"""Errors of a single device, with its name and the remedy."""
 
 from __future__ import annotations
 
 from orchestration.core.errors import ClosloopError, Code, Problem
 
-_SHOWN = 300
+# How many characters of a device's output are shown.
+_MAX_SHOWN = 300
 
 
 class DeviceError(ClosloopError):
-    """A device refuses a request or answers badly. `what` is the message without the name."""
+    """A device refuses a request, or answers wrongly. `what` is the message without its name."""
 
     exit_code = 3
     code = Code.DEVICE_REFUSED
@@ -20,7 +21,7 @@ class DeviceError(ClosloopError):
 
     @property
     def alone(self) -> Problem:
-        """The problem without the device's name, where that is said already."""
+        """The problem without the device's name, for messages that have it already."""
         return self.problems[0].relocated("")
 
 
@@ -40,7 +41,7 @@ def lost(device: str, why: str) -> DeviceGone:
 
 
 def silent(device: str, what: str) -> DeviceGone:
-    """Return the error for an agent that says nothing."""
+    """Return the error for an agent that does not answer; `what` says so."""
     return DeviceGone(
         device, what, "see whether the device is overloaded or the network to it is down"
     )
@@ -57,11 +58,11 @@ def printable(text: str | bytes) -> str:
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+    return shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + "…"
 
 
 def unreadable(device: str, what: str, error: Exception) -> DeviceError:
     """Return the error for an answer of an agent that cannot be decoded."""
-    said = printable(f"{type(error).__name__}: {error}")
+    reason = printable(f"{type(error).__name__}: {error}")
     remedy = "see whether something changes what its agent sends"
-    return DeviceError(device, f"{what} cannot be read: {said}", remedy)
+    return DeviceError(device, f"{what} cannot be read: {reason}", remedy)

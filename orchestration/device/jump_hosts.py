@@ -1,4 +1,4 @@
-"""The way to a device by `~/.ssh/config`: its jump hosts or ProxyCommand, as OpenSSH reads them.
+"""Jump hosts and ProxyCommand of `~/.ssh/config`, which lead to a device, as OpenSSH reads them.
 
 Jump hosts are visited in the order of ProxyJump (ssh_config(5): "sequentially"). Each has its own
 `Host` block; only the first one's own ProxyJump or ProxyCommand counts. The first of ProxyJump and
@@ -23,7 +23,7 @@ from orchestration.device.errors import LoginRefused, printable
 if TYPE_CHECKING:
     from paramiko import SSHConfig
 
-# No program that is started here needs them.
+# They are removed from the environment of programs that are started here.
 SECRET_VARIABLES = ("CLOSLOOP_SSH_PASSWORD", "CLOSLOOP_BECOME_PASSWORD")
 _CONFIGS = ("~/.ssh/config", "/etc/ssh/ssh_config")
 _HOP = re.compile(r"(?:ssh://)?(?:(.*)@)?(\[[^\]]+\]|[^\s:@/]+)(?::(\d+))?/?")
@@ -32,7 +32,7 @@ _END_S = 1.0
 
 @dataclass(frozen=True)
 class Hop:
-    """A host to log in to, by its name in `~/.ssh/config`; a ProxyCommand may lead to it."""
+    """A host to log in to, by its name in `~/.ssh/config`; `command` is its ProxyCommand, or ""."""
 
     name: str
     user: str
@@ -41,7 +41,10 @@ class Hop:
 
 
 def ssh_config(name: str = "", user: str = "", port: int = 0) -> SSHConfig:
-    """Return the user's and the system's configuration. What is given for a host comes first."""
+    """Return the user's and the system's SSH configuration.
+
+    `user` and `port` take precedence for the host `name`, if they are given.
+    """
     from paramiko import SSHConfig
 
     given = [f"User {user}"] if user else []
@@ -55,11 +58,11 @@ def ssh_config(name: str = "", user: str = "", port: int = 0) -> SSHConfig:
 
 
 def hops_to(access: Access) -> list[Hop]:
-    """Return the hops to a device in their order; the device is the last. Raises LoginRefused."""
+    """Return the hops to a device in order; the device is the last. Raises LoginRefused."""
     from paramiko import SSHException
 
     try:
-        return _way(access, Hop(access.address, access.user, access.port), ())
+        return _hops(access, Hop(access.address, access.user, access.port), ())
     except (SSHException, ValueError) as error:
         raise LoginRefused(
             access.device,
@@ -68,7 +71,8 @@ def hops_to(access: Access) -> list[Hop]:
         ) from error
 
 
-def _way(access: Access, host: Hop, seen: tuple[str, ...]) -> list[Hop]:
+def _hops(access: Access, host: Hop, seen: tuple[str, ...]) -> list[Hop]:
+    """Return the hops to `host`; `seen` are the jump hosts that lead here, to find circles."""
     options = ssh_config(host.name, host.user, host.port).lookup(host.name)
     kind = next((key for key in options if key in ("proxyjump", "proxycommand")), "")
     value = options.get(kind) or "none"
@@ -85,15 +89,16 @@ def _way(access: Access, host: Hop, seen: tuple[str, ...]) -> list[Hop]:
             f"its jump hosts lead in a circle: {', '.join((*seen, first.name))}",
             "correct ProxyJump in ~/.ssh/config",
         )
-    return [*_way(access, first, (*seen, first.name)), *others, host]
+    return [*_hops(access, first, (*seen, first.name)), *others, host]
 
 
-def _hop(access: Access, said: str) -> Hop:
-    match = _HOP.fullmatch(said)
+def _hop(access: Access, text: str) -> Hop:
+    """Return the hop that an item of ProxyJump means. Raises LoginRefused."""
+    match = _HOP.fullmatch(text)
     if match is None:
         raise LoginRefused(
             access.device,
-            f"ProxyJump {said!r} is no host",
+            f"ProxyJump {text!r} is not a host",
             "write [user@]host[:port] in ~/.ssh/config",
         )
     user, name, port = match[1] or "", match[2].strip("[]"), int(match[3] or 0)
@@ -102,14 +107,15 @@ def _hop(access: Access, said: str) -> Hop:
 
 
 class Proxy:
-    """A ProxyCommand and the socket that leads through it.
+    """A running ProxyCommand, and the socket that leads through it.
 
-    Paramiko's own loops for ever when its command ends (paramiko/paramiko issue 1277), and does not
-    read what it says. A session of its own keeps the command from asking on the terminal.
+    Paramiko's own class loops for ever when its command ends (paramiko/paramiko issue 1277), and
+    does not read its error messages. The command runs in a session of its own, so that it cannot
+    ask questions on the terminal.
     """
 
     def __init__(self, command: str) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`said` reads it after the end)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`errors` reads it after the end)
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -124,8 +130,8 @@ class Proxy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
 
-    def said(self) -> bytes:
-        """Return the end of what the command wrote to its standard error."""
+    def errors(self) -> bytes:
+        """Return the last 2,000 bytes that the command wrote to its standard error."""
         size = self._errors.seek(0, os.SEEK_END)
         return os.pread(self._errors.fileno(), 2000, max(0, size - 2000))
 
@@ -143,9 +149,9 @@ PROGRAM, PACKAGE = "ssh-keygen", "openssh-client"
 
 
 def new_key(file: Path, comment: str) -> None:
-    """Write a private key without a passphrase to `file`, and the public one to `file`.pub.
+    """Write a private key without a passphrase to `file`, and its public key to `file`.pub.
 
-    Raises FileNotFoundError without ssh-keygen, and CalledProcessError if it cannot write.
+    Raises FileNotFoundError if there is no ssh-keygen, and CalledProcessError if it cannot write.
     """
     argv = [PROGRAM, "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(file)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)

@@ -1,8 +1,9 @@
-"""Log in to devices with Fabric, through jump hosts too. Errors name the device, hop and remedy.
+"""Logs in to devices with Fabric, also through jump hosts. Errors name device, hop and remedy.
 
 The user's `~/.ssh/config` and a running ssh-agent are used. The host key of every hop is verified.
 Fabric's own gateways accept any key (fabric/fabric issue 2071), visit the hosts of `ProxyJump a,b`
-in the wrong order and take `ProxyJump none` for a host (issue 2354): `jumps` resolves them instead.
+in the wrong order, and take `ProxyJump none` for a host (issue 2354). Therefore `jump_hosts`
+resolves them.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 CONNECT_TIMEOUT_S = 15.0
 _KEEPALIVE_S = 5
 _SSH_PORT = 22
-_SHOWN = 300
-# sshd drops logins at random while 10 others are under way (MaxStartups); a rack has one bastion.
+_MAX_SHOWN = 300
+# sshd drops logins at random while 10 others are in progress (MaxStartups), and all devices of a
+# rack may have the same jump host.
 _THROUGH_HOPS = threading.BoundedSemaphore(8)
 _PROHIBITED = 1  # RFC 4254, SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
 
@@ -44,7 +46,7 @@ class Secrets:
 
     @classmethod
     def of_environment(cls) -> Secrets:
-        """Return those of CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD, if any."""
+        """Return the passwords in CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD, if any."""
         login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
         return cls(login, os.environ.get("CLOSLOOP_BECOME_PASSWORD", ""))
 
@@ -52,20 +54,21 @@ class Secrets:
         return "Secrets(…)"
 
     def hide(self, text: str | bytes) -> str:
-        """Return the end of a device's output as one line, without the passwords it may repeat."""
+        """Return the end of a device's output as one line, with passwords replaced by `…`."""
         if isinstance(text, bytes):
             text = text.decode(errors="surrogateescape")
         for word in filter(None, (self.login, self.become)):
             quoted = word.encode(errors="surrogateescape")
             for form in (word, repr(word)[1:-1], repr(quoted)[2:-1]):
                 text = text.replace(form, "…")
-        return printable(text[-_SHOWN:])
+        return printable(text[-_MAX_SHOWN:])
 
 
 def connect(access: Access, known_hosts_file: str, secrets: Secrets | None = None) -> Connection:
     """Log in to a device and return the open connection; `disconnect` closes it.
 
-    Raises LoginRefused for any hop's host key, a key or a password; DeviceGone without an answer.
+    Raises LoginRefused if a hop's host key is not known or a login is refused, and DeviceGone if a
+    hop does not answer.
     """
     *jumps, last = hops_to(access)
     login = _Login(access, known_hosts_file, secrets or Secrets())
@@ -83,14 +86,14 @@ def connect(access: Access, known_hosts_file: str, secrets: Secrets | None = Non
 
 
 def disconnect(connection: Connection) -> None:
-    """Close a connection and those to its jump hosts."""
-    at: Any = connection
-    while at:
+    """Close a connection, and those to its jump hosts."""
+    current: Any = connection
+    while current:
         with suppress(Exception):
-            at.client.close()
-        if "sock" in at.connect_kwargs:
-            at.connect_kwargs["sock"].close()
-        at = at.gateway
+            current.client.close()
+        if "sock" in current.connect_kwargs:
+            current.connect_kwargs["sock"].close()
+        current = current.gateway
 
 
 class _Login:
@@ -110,7 +113,10 @@ class _Login:
             )
 
     def connection(self, hop: Hop, before: Connection | None, is_device: bool) -> Connection:
-        """Return a connection that is not open yet; the device's key and password are its own."""
+        """Return a connection to `hop` through `before`, not opened yet.
+
+        The inventory's key and password are for the device only, not for jump hosts.
+        """
         import paramiko
         from fabric import Config, Connection
 
@@ -141,7 +147,7 @@ class _Login:
         return made
 
     def _known_keys(self, name: str) -> list[Any]:
-        """Return a host's keys in known_hosts, without those that a line @revoked takes back."""
+        """Return a host's keys in known_hosts, without those that are marked @revoked."""
         from paramiko.hostkeys import HostKeyEntry, HostKeys
 
         rows = [
@@ -153,7 +159,7 @@ class _Login:
         revoked = {word for row in rows if row[:1] == ["@revoked"] for word in row}
         keys = []
         for row in rows:
-            with suppress(Exception):  # like OpenSSH, go on after a line that is none
+            with suppress(Exception):  # like OpenSSH, ignore lines that cannot be read
                 hosts = row[0].split(",")
                 if name in hosts or HostKeys.hash_host(name, row[0]) in hosts:
                     entry = HostKeyEntry.from_line(" ".join(row))
@@ -162,7 +168,7 @@ class _Login:
         return keys
 
     def opened(self, connection: Connection, hop: Hop) -> DeviceError | None:
-        """Open a connection; return what is wrong, in an error without a history."""
+        """Open a connection; return None, or an error that has no traceback with passwords."""
         import paramiko
 
         proxy = None
@@ -172,7 +178,7 @@ class _Login:
             connection.open()
         except (paramiko.SSHException, OSError, EOFError) as error:
             if proxy is not None and connection.client.get_transport().remote_version == "":
-                return self._proxy_failed(hop, proxy.said())
+                return self._proxy_failed(hop, proxy.errors())
             return self._problem(connection, hop, error)
         finally:
             connection.connect_kwargs.pop("password", None)
@@ -183,6 +189,7 @@ class _Login:
         return None
 
     def _problem(self, connection: Connection, hop: Hop, error: Exception) -> DeviceError:
+        """Return the error, with its remedy, for a hop whose connection cannot be opened."""
         import paramiko
 
         device, before = self._access.device, connection.gateway
@@ -199,7 +206,7 @@ class _Login:
             return LoginRefused(
                 device,
                 f"{host} has another host key than the known one: somebody may be in between",
-                f"find out why; if it was reinstalled, take its old key out of {known}",
+                f"find out why; if it was reinstalled, remove its old key from {known}",
             )
         text = self._secrets.hide(getattr(error, "text", "") or str(error))
         transport = connection.client.get_transport()
@@ -242,18 +249,20 @@ class _Login:
             device, f"{where} cannot be reached: {text or type(error).__name__}", remedy
         )
 
-    def _proxy_failed(self, hop: Hop, said: bytes) -> DeviceError:
+    def _proxy_failed(self, hop: Hop, output: bytes) -> DeviceError:
         words = hop.command.split()
-        # what is in between may be a secret of the user's
+        # the words in the middle may have a password
         what = f"the ProxyCommand to {hop.name} ({words[0]} … {words[-1]}) "
-        what += f"says: {self._secrets.hide(said)}" if said.strip() else "leads to no SSH server"
+        what += (
+            f"says: {self._secrets.hide(output)}" if output.strip() else "leads to no SSH server"
+        )
         remedy = "try the command by hand; it is in ~/.ssh/config"
-        kind = LoginRefused if b"ost key verification failed" in said else DeviceGone
+        kind = LoginRefused if b"ost key verification failed" in output else DeviceGone
         return kind(self._access.device, what, remedy)
 
 
 def _transport(sock: Any, **options: Any) -> Any:
-    """Return a transport that does not ask for a second factor on the terminal."""
+    """Return a transport that refuses, instead of asking on the terminal, for a second factor."""
     import paramiko
 
     def refuse(*_: object, **__: object) -> None:

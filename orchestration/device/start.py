@@ -1,9 +1,9 @@
-"""Starts the agent's Python on a device, as root through sudo where the inventory says so.
+"""Starts the agent's Python on a device, as root through sudo if the inventory says so.
 
-Nothing is sent before the starter has said that it runs, except the sudo password, and that to sudo
-alone: `sudo -n` is asked first with the very command that is to run, so that a password is only
-sent for a command that needs one, and then only once, after a prompt that was made up for it. Where
-sudo needs no password it does not read its input, and the command would get it.
+Before the starter has reported that it runs, nothing is sent but the sudo password, and only to
+sudo. `sudo -n` is tried first with the same command, so that a password is sent only if that
+command needs one: if sudo needs none, it does not read its input, and the command would read the
+password. It is sent once, after a random prompt that sudo was given.
 
 The messages and prompts are those of sudo 1.8 to 1.9.17 (src/tgetpass.c, plugins/sudoers/logging.c,
 sudoers.c, auth/pam.c) and of sudo-rs 0.2 (src/common/error.rs, src/pam/converse.rs, error.rs).
@@ -26,11 +26,12 @@ from orchestration.device.ssh import Secrets
 
 SUDO = "sudo"
 START_TIMEOUT_S = 60.0
-# A prompt has no end of line. PAM waits some seconds after a wrong password, but says nothing then.
+# A prompt has no end of line, so it is recognised by a time without output. After a wrong password
+# PAM waits some seconds, but prints nothing before.
 QUIET_S = 5.0
 _READ_BYTES = 1 << 16
 _MAX_BYTES = 1 << 20
-# Linux-PAM's PAM_MAX_RESP_SIZE. Of a longer one, sudo leaves the end to the command.
+# Linux-PAM's PAM_MAX_RESP_SIZE. Of a longer password, the command would read the rest.
 _PASSWORD_BYTES = 512
 
 _WANTS_PASSWORD = re.compile(
@@ -73,14 +74,15 @@ _REFUSALS = (
 )
 
 
-class _PasswordWanted(Exception):  # noqa: N818 (names what is so)
-    pass
+class _PasswordNeeded(Exception):  # noqa: N818 (names a state)
+    """Sudo needs a password for this command."""
 
 
 def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> Any:
-    """Return the channel to a Python that waits for the agent's program on its standard input.
+    """Return the channel to a Python that waits for the agent's bundle on its standard input.
 
-    Raises DeviceError for no Python or an old one there, or if sudo refuses; DeviceGone.
+    Raises DeviceError if Python is missing or too old there, or if sudo refuses; DeviceGone if the
+    connection is lost or nothing answers.
     """
     command = f"{shlex.quote(access.python)} -c {shlex.quote(STARTER)}"
     if not access.become:
@@ -89,7 +91,7 @@ def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> 
     sudo = f"env LC_ALL=C {SUDO}"
     try:
         return _Start(access, secrets).run(open_channel, f"{sudo} -n -- {command}")
-    except _PasswordWanted:
+    except _PasswordNeeded:
         _check_password(access, secrets)
     prompt = f"closloop-{random.token_hex(8)}:"
     command = f"{sudo} -S -p {prompt} -- {command}"
@@ -97,7 +99,7 @@ def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> 
 
 
 def _check_password(access: Access, secrets: Secrets) -> None:
-    """Raise DeviceError if there is no password, or none that sudo reads whole."""
+    """Raise DeviceError if there is no password, or one that sudo cannot read to its end."""
     if not secrets.become:
         raise DeviceError(
             access.device,
@@ -114,48 +116,49 @@ def _check_password(access: Access, secrets: Secrets) -> None:
 
 
 class _Start:
-    """One attempt to start the command; `prompt` is what sudo was told to ask with."""
+    """One attempt to start the command; `prompt` is the prompt that sudo was given."""
 
     def __init__(self, access: Access, secrets: Secrets, prompt: bytes = b"") -> None:
         self._access, self._secrets, self._prompt = access, secrets, prompt
-        self._said = b""
+        self._output = b""
+        # how much of the output came before the password was sent, 0 if it was not
         self._answered = 0
 
     def run(self, open_channel: Callable[[], Any], command: str) -> Any:
-        """Return the channel once the starter runs. Raises as `start`, or _PasswordWanted."""
+        """Return the channel once the starter runs. Raises as `start`, or _PasswordNeeded."""
         from paramiko import SSHException
 
         problem = None
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             channel = open_channel()
-            # one stream in the order of what is said; a prompt comes on standard error
+            # prompts come on standard error: one stream keeps the order of the output
             channel.set_combine_stderr(True)
             channel.exec_command(command)
-            while (found := STARTED.search(self._said)) is None:
-                self._listen(channel, deadline)
+            while (started := STARTED.search(self._output)) is None:
+                self._read(channel, deadline)
             channel.set_combine_stderr(False)
         except (SSHException, OSError, EOFError) as error:
             problem = lost(self._access.device, self._secrets.hide(str(error)))
         if problem is not None:
-            # outside of any handler: a traceback of the sending would show what was sent
+            # outside of any handler: a traceback would show what was sent
             raise problem
-        assert found is not None
-        if (int(found[1]), int(found[2])) < OLDEST_PYTHON:
+        assert started is not None
+        if (int(started[1]), int(started[2])) < OLDEST_PYTHON:
             raise self._error(
-                f"has Python {found[1].decode()}.{found[2].decode()}; "
+                f"has Python {started[1].decode()}.{started[2].decode()}; "
                 f"the agent needs {'.'.join(map(str, OLDEST_PYTHON))} or newer",
                 "install a newer one beside it, and name it in the inventory: "
                 "ansible_python_interpreter: /usr/bin/python3.9",
             )
         return channel
 
-    def _listen(self, channel: Any, deadline: float) -> None:
-        """Take what comes next, after an answer to sudo's prompt."""
-        if self._prompt and self._is_asked():
+    def _read(self, channel: Any, deadline: float) -> None:
+        """Answer sudo's prompt if there is one, then read more output."""
+        if self._prompt and self._is_prompted():
             if self._answered:
                 raise self._error(*_WRONG[1:])
-            self._answered = len(self._said)
+            self._answered = len(self._output)
             channel.sendall(self._secrets.become.encode(errors="surrogateescape") + b"\n")
         channel.settimeout(max(0.001, min(QUIET_S, deadline - time.monotonic())))
         try:
@@ -165,47 +168,47 @@ class _Start:
         problem: Exception | None = None
         if piece is None:
             problem = self._silent(deadline)
-        elif not piece or len(self._said) > _MAX_BYTES:
+        elif not piece or len(self._output) > _MAX_BYTES:
             problem = self._ended()
         else:
-            self._said += piece
+            self._output += piece
         piece = None
         if problem is not None:
             raise problem
 
-    def _is_asked(self) -> bool:
-        """Return whether sudo waits for the password, and not for something else."""
-        _, prompt, after = self._said[self._answered :].rpartition(self._prompt)
+    def _is_prompted(self) -> bool:
+        """Return whether the output ends with sudo's prompt for the password."""
+        _, prompt, after = self._output[self._answered :].rpartition(self._prompt)
         # sudo-rs puts the prompt in brackets, before PAM's: `[sudo: PROMPT] Password: `
         return bool(prompt) and (not after or _PAM_PROMPT.fullmatch(after) is not None)
 
     def _silent(self, deadline: float) -> DeviceError | None:
-        """Return what is wrong if it has said nothing for a while."""
-        question = self._said[self._answered :].rpartition(b"\n")[2].strip()
+        """Return the error after a time without output, None if it may still come."""
+        question = self._output[self._answered :].rpartition(b"\n")[2].strip()
         if self._prompt and question:
             if (known := self._known()) is not None:
                 return known
             text = self._secrets.hide(question.replace(self._prompt, b""))
             return self._error(
-                f"sudo asks something else than the password: {text}",
+                f"sudo asks for something other than the password: {text}",
                 "let {user} run sudo without being asked (NOPASSWD), or log in as root",
             )
         if time.monotonic() < deadline:
             return None
-        text = self._secrets.hide(self._said)
+        text = self._secrets.hide(self._output)
         what = f"its agent does not start: {text}" if text else "its agent does not answer"
         return silent(self._access.device, what)
 
     def _ended(self) -> Exception:
-        """Return why the command has ended before the starter ran."""
+        """Return the error that says why the command has ended before the starter ran."""
         if (known := self._known()) is not None:
             return known
-        if re.search(_WRONG[0], self._said):
+        if re.search(_WRONG[0], self._output):
             return self._error(*_WRONG[1:])
-        if not self._prompt and _WANTS_PASSWORD.search(self._said):
-            return _PasswordWanted()
-        text = self._secrets.hide(self._said[self._answered :])
-        if self._access.become and b"sudo" in self._said:
+        if not self._prompt and _WANTS_PASSWORD.search(self._output):
+            return _PasswordNeeded()
+        text = self._secrets.hide(self._output[self._answered :])
+        if self._access.become and b"sudo" in self._output:
             return self._error(f"sudo is refused to {{user}}: {text}", "see its sudoers (visudo)")
         what = f"its agent ended: {text}" if text else "its agent has ended or was killed"
         return DeviceGone(
@@ -213,8 +216,9 @@ class _Start:
         )
 
     def _known(self) -> DeviceError | None:
+        """Return the error for a known message in the output, None if there is none."""
         for pattern, what, remedy in _REFUSALS:
-            if re.search(pattern, self._said):
+            if re.search(pattern, self._output):
                 return self._error(what, remedy)
         return None
 

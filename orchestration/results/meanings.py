@@ -1,7 +1,7 @@
 """What a run folder's tables, their columns, `trial.json` and the codes of stamps mean.
 
-`make reference` writes docs/generated/run-folder.md of it. Columns of samples and of actions are
-signals and knobs, which say themselves what they are.
+`make reference` writes the reference pages in docs/generated from it. Columns of samples and of
+actions are signals and knobs; their meaning is declared with these.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ COLUMNS_MEAN: Mapping[str, str] = {
     "host": "host",
     "decided_ns": "when the tuner had decided",
     "applied_ns": "when the device confirmed",
-    "actions.t_ns": "the reading that the change answers; what a tuner starts from is at or before "
-    "0",
+    "actions.t_ns": "the reading that the change responds to; initial settings are at 0 or before",
     "events.t_ns": "when",
     "kind": "what sort of event",
     "detail": "what happened",
@@ -117,7 +116,7 @@ _STAMP_ROWS = (
     ("network", "trained-otherwise", _W,
      "the tuner's network was trained under other parameters than its scenario names now"),
     ("marks", "marks-unanswered", _W,
-     "a tuner set ECN thresholds, and no flow answers marks: they reached nothing"),
+     "a tuner set ECN thresholds, and no flow responds to CE packets: they had no effect"),
     ("marks", "marks-missing", _W,
      "no packet was marked, although queues grew a frame or more beyond kmax between two readings: "
      "packets are not ECN-capable, or switches do not mark; on a rack readings of the last 1.5 s "

@@ -1,7 +1,7 @@
-"""Reads run folders back: spec, stamp and facts at once, tables on demand.
+"""Reads run folders back: a trial's spec, stamp and facts at once, its tables on demand.
 
-Trials are found at and below a path: a trial, a campaign, or a folder of campaigns. Every verb that
-takes runs accepts these paths. Hidden folders are skipped.
+A path may be that of a trial, of a campaign, or of a folder with campaigns; trials are searched at
+and below it. Every verb that takes runs accepts such paths. Hidden folders are skipped.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _PLURAL: dict[Scope, str] = {
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One finished trial. Tables are read from `folder` on first use and then kept in memory.
+    """One finished trial. Its tables are read from `folder` on first use, and kept in memory.
 
-    Every property and method that reads raises InputError, naming the file, when the file is
-    missing, damaged or foreign.
+    Properties and methods that read a file raise InputError, naming it, if it is missing, damaged,
+    or not the expected file.
     """
 
     folder: Path
@@ -65,23 +65,23 @@ class TrialResult:
         return {}
 
     def table(self, name: str) -> Columns:
-        """Return a table as column -> array (rows,); names are str, missing integers -1."""
+        """Return a table as column -> array (rows,). Names are str; missing integers are -1."""
         if name not in self._tables:
             self._tables[name] = read_table(self.folder / TABLES[name].file, name)
         return self._tables[name]
 
     @cached_property
     def ports(self) -> Samples:
-        """The table `ports` as matrices (samples, queues), in the order of `Testbed.queues`."""
+        """The table `ports` as matrices (samples, queues); queues as in `Testbed.queues`."""
         return self.samples("queue")
 
     def samples(self, scope: Scope) -> Samples:
         """Return a scope's table as matrices (samples, targets), targets in the testbed's order.
 
-        Without the table there are no samples.
+        If the run folder lacks an optional table, the matrices have no rows.
         """
-        name, known = TABLE_OF[scope], target_names(self.testbed, scope)
-        table = self.table(name)
+        table_name, known = TABLE_OF[scope], target_names(self.testbed, scope)
+        table = self.table(table_name)
         rows = len(table["t_ns"])
         samples = rows // max(1, len(known))
         columns = zip(*known, strict=True)
@@ -91,22 +91,25 @@ class TrialResult:
         ):
             what = (
                 f"its rows are not the {len(known)} {_PLURAL[scope]} of {TESTBED_FILE}, "
-                "each sampled alike"
+                "all sampled at the same times"
             )
-            raise damaged(self.folder / TABLES[name].file, what)
-        matrices = {one: table[one].reshape(len(known), samples).T for one in names(scope)}
+            raise damaged(self.folder / TABLES[table_name].file, what)
+        matrices = {name: table[name].reshape(len(known), samples).T for name in names(scope)}
         return Samples(table["t_ns"][:samples], matrices)
 
 
 def read_trial(folder: Path) -> TrialResult:
-    """Return the trial in a run folder. Raises InputError, naming the file, if it is not one."""
+    """Return the finished trial in a folder.
+
+    Raises InputError, naming the file, if `trial.json` is missing, damaged or of a newer closloop.
+    """
     path = folder / TRIAL_FILE
     data = read_json(path)
-    found = data.get("format")
-    if isinstance(found, int) and found > TRIAL_FORMAT:
+    version = data.get("format")
+    if isinstance(version, int) and version > TRIAL_FORMAT:
         raise InputError.single(
             str(path),
-            f"has format {found}; this closloop reads formats up to {TRIAL_FORMAT}",
+            f"has format {version}; this closloop reads formats up to {TRIAL_FORMAT}",
             "use the closloop that wrote it, or a newer one",
         )
     try:
@@ -124,7 +127,7 @@ def read_trial(folder: Path) -> TrialResult:
 
 
 def finished_trials(campaign_folder: Path) -> list[Path]:
-    """Return the run folders of the finished trials, by name; [] without a campaign folder."""
+    """Return the folders of a campaign's finished trials, sorted; [] if there is no such folder."""
     if not campaign_folder.is_dir():
         return []
     return sorted(
@@ -135,7 +138,7 @@ def finished_trials(campaign_folder: Path) -> list[Path]:
 
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
-    """Return the JSON object in a file. Raises InputError if there is none."""
+    """Return the JSON object in a file. Raises InputError if it cannot be read or is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -154,36 +157,37 @@ AMOUNTS = ("offered", "delivered", "discarded")
 
 
 def is_current_load_fact(fact: Mapping[str, Any]) -> bool:
-    """Return whether a fact `load` means by `delivered` what receivers accepted.
+    """Return whether `delivered` in a fact `load` means what receivers accepted.
 
-    Earlier versions counted what arrived, discarded bytes too, and had no `discarded_bytes`. Flows
-    that last as long as the trial offered 0 bytes then.
+    Earlier versions counted everything that arrived, also discarded bytes, and had no
+    `discarded_bytes`. In these, long-lived flows offered 0 bytes.
     """
     return "discarded_bytes" in fact
 
 
 def recorded_load_shares(result: TrialResult) -> dict[str, float | None]:
-    """Return the shares of the hosts' line rates that a trial wrote down, by key; else None.
+    """Return the loads that a trial recorded, as shares of the hosts' line rates; None if missing.
 
-    What an earlier version wrote is left out where it meant something else.
+    Keys are `offered_load`, `delivered_load` and `discarded_load`. A value of an earlier version is
+    None if it meant something else then.
     """
     fact = result.facts.get(LOAD_FACT) or {}
     keys = [f"{name}_load" for name in AMOUNTS]
-    known = set(keys)
+    usable = set(keys)
     if not is_current_load_fact(fact):
-        lasting = (p for p in result.spec.traffic if p.lasts)
-        known = set() if any(lasting) else {"offered_load"}
-    return {key: fact.get(key) if key in known else None for key in keys}
+        long_lived = any(pattern.lasts for pattern in result.spec.traffic)
+        usable = set() if long_lived else {"offered_load"}
+    return {key: fact.get(key) if key in usable else None for key in keys}
 
 
-# What reports leave in a trial's folder, and what a run leaves in its campaign's.
+# Files that reports write into a trial's folder, and those that a run writes into its campaign's.
 _PAGES = (".html", ".pdf")
-_OF_CAMPAIGN = ("campaign.yml", "journal.jsonl", INTERIM_FILE)
+_CAMPAIGN_FILES = ("campaign.yml", "journal.jsonl", INTERIM_FILE)
 
 
 @dataclass(frozen=True)
 class TrialInRun:
-    """A finished trial. `run` is its campaign's folder, seen from the path that was given."""
+    """A finished trial and the path of its campaign's folder (`run`), as it was given."""
 
     run: str
     result: TrialResult
@@ -200,38 +204,38 @@ def trial_folders(path: Path) -> list[Path]:
 
 
 def recorded_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files of the runs at and below `paths` that are results: those of their trials.
+    """Yield the files of the runs at and below `paths` that must not be overwritten.
 
-    With them come the campaign's own; pages that reports made of them are left out.
+    These are the files of trials and campaigns, without the pages that reports have made.
     """
     for path in paths:
         campaigns: dict[Path, None] = {path: None} if path.is_dir() else {}
         for folder in trial_folders(path):
             campaigns[folder.parent] = None
             yield from (file for file in folder.iterdir() if file.suffix not in _PAGES)
-        yield from (folder / name for folder in campaigns for name in _OF_CAMPAIGN)
+        yield from (folder / name for folder in campaigns for name in _CAMPAIGN_FILES)
 
 
 def find_trials(paths: Iterable[Path]) -> tuple[TrialInRun, ...]:
     """Return the trials at and below `paths`, sorted by folder, each once.
 
-    Raises InputError for a path that does not exist, a damaged `trial.json`, or if no trial is
-    found.
+    Raises InputError for a path that does not exist, for a damaged `trial.json`, and if there is no
+    trial.
     """
     folders: dict[Path, Path] = {}
     paths = list(paths)
     for path in paths:
         if not path.is_dir():
             raise InputError.single(
-                str(path), "is no folder", "name run folders, or a folder that has some: runs"
+                str(path), "is not a folder", "name run folders, or a folder with some: runs"
             )
         for folder in trial_folders(path):
             folders.setdefault(folder.resolve(), folder)
     if not folders:
         raise InputError.single(
             ", ".join(str(path) for path in paths),
-            "no finished trial is there",
-            "name run folders, or a folder that has some; `closloop run CAMPAIGN` makes them",
+            "there is no finished trial",
+            "name run folders, or a folder with some; `closloop run CAMPAIGN` makes them",
         )
     return tuple(
         TrialInRun(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
@@ -251,17 +255,21 @@ def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]
 
 
 def campaign_below(path: Path, trial: Path) -> str:
-    """Return a campaign's folder relative to `path`; "" if that is `path`, or `path` is a trial."""
+    """Return the folder of a trial's campaign relative to `path`.
+
+    Returns "" if `path` is that folder or the trial's own.
+    """
     return "" if path in (trial, trial.parent) else str(trial.parent.relative_to(path))
 
 
 def _walk(path: Path) -> Iterator[Path]:
-    for place, inside, files in os.walk(path):
-        here = Path(place)
+    """Yield the folders of trials at and below `path`."""
+    for parent, subfolders, files in os.walk(path):
+        folder = Path(parent)
         if TRIAL_FILE in files:
-            inside.clear()
-            yield here
-        inside[:] = [name for name in inside if not name.startswith(".")]
+            subfolders.clear()
+            yield folder
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         # links are not followed, but a link to a trial counts as a trial
-        linked = (here / name for name in inside if (here / name).is_symlink())
-        yield from (folder for folder in linked if (folder / TRIAL_FILE).is_file())
+        linked = (folder / name for name in subfolders if (folder / name).is_symlink())
+        yield from (link for link in linked if (link / TRIAL_FILE).is_file())

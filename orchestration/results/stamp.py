@@ -1,6 +1,6 @@
-"""The stamp of a trial: its validity verdict with the reasons, as `trial.json` keeps it.
+"""The stamp of a trial: whether it is valid, with every reason, as it is kept in `trial.json`.
 
-What several trials have in common, findings of stamps and failures, is said once.
+Reasons and failures that several trials share are grouped, so that they are reported once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Severity = Literal["invalid", "warning"]
 
 @dataclass(frozen=True)
 class Reason:
-    """A problem that a check found. A trial with a reason of severity `invalid` is never averaged.
+    """A problem that a check found. Trials with a reason of severity `invalid` are never counted.
 
-    `code` is stable, for programs (`sampler-behind`); `text` is a sentence with the figures.
+    `code` is for programs and never changes (`sampler-behind`); `text` is a sentence with figures.
     """
 
     code: str
@@ -28,7 +28,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Stamp:
-    """The verdict. `checked` names the checks that could be made; the others prove nothing."""
+    """A trial's verdict. `checked` names the checks that could be made for this trial."""
 
     valid: bool
     reasons: tuple[Reason, ...]
@@ -40,7 +40,7 @@ class Stamp:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Stamp:
-        """Rebuild a stamp from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
+        """Return the stamp of `to_json`'s data. Raises KeyError or TypeError for other data."""
         return cls(
             valid=bool(data["valid"]),
             reasons=tuple(Reason(**reason) for reason in data["reasons"]),
@@ -48,42 +48,45 @@ class Stamp:
         )
 
 
-# Trials to name before the rest is counted.
-_NAMED = 4
+# How many trials a text names before it counts the rest.
+_MAX_NAMED = 4
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True)
 class GroupedText:
-    """A text and the trials that it is of: `alike` ones have it too, but for figures."""
+    """A text, the `trials` that have it, and the `similar` ones that have it with other figures."""
 
     text: str
     trials: tuple[str, ...]
-    alike: tuple[str, ...] = ()
+    similar: tuple[str, ...] = ()
 
 
-def grouped_texts(found: Mapping[str, Iterable[str]]) -> list[GroupedText]:
-    """Return the texts of all trials (id -> texts), each once, in the order of their coming."""
+def grouped_texts(texts_by_trial: Mapping[str, Iterable[str]]) -> list[GroupedText]:
+    """Return the texts of all trials (by trial id), each once, in order of first appearance.
+
+    Texts that differ in figures only are one group, with the text that most trials have.
+    """
     by_kind: dict[str, dict[str, dict[str, None]]] = {}
-    for trial, texts in found.items():
+    for trial, texts in texts_by_trial.items():
         for text in texts:
             kind = by_kind.setdefault(_FIGURE.sub("0", text), {})
             kind.setdefault(text, {})[trial] = None
-    told = []
+    groups = []
     for texts_of_kind in by_kind.values():
         text, trials = max(texts_of_kind.items(), key=lambda item: len(item[1]))
-        others = {trial: None for other in texts_of_kind.values() for trial in other}
-        alike = tuple(trial for trial in others if trial not in trials)
-        told.append(GroupedText(text, tuple(trials), alike))
-    return told
+        everywhere = {trial: None for trials in texts_of_kind.values() for trial in trials}
+        similar = tuple(trial for trial in everywhere if trial not in trials)
+        groups.append(GroupedText(text, tuple(trials), similar))
+    return groups
 
 
-def in_words(told: GroupedText, total: int) -> str:
-    """Return `in all 12 trials: text`, or else which trials it is of; `total` counts them all."""
-    said = f"{where(told.trials, total)}: {told.text}"
-    if told.alike:
-        said += f"; likewise with other figures {where(told.alike, total)}"
-    return said
+def in_words(group: GroupedText, total: int) -> str:
+    """Return `in all 12 trials: text`, or which of the `total` trials have the text."""
+    sentence = f"{where(group.trials, total)}: {group.text}"
+    if group.similar:
+        sentence += f"; likewise with other figures {where(group.similar, total)}"
+    return sentence
 
 
 def where(trials: Sequence[str], total: int) -> str:
@@ -92,6 +95,6 @@ def where(trials: Sequence[str], total: int) -> str:
         return f"in {trials[0]}"
     if len(trials) == total:
         return f"in all {total} trials" if total > 1 else "in the one trial"
-    names = ", ".join(trials[:_NAMED])
-    more = f" and {len(trials) - _NAMED} more" if len(trials) > _NAMED else ""
+    names = ", ".join(trials[:_MAX_NAMED])
+    more = f" and {len(trials) - _MAX_NAMED} more" if len(trials) > _MAX_NAMED else ""
     return f"in {len(trials)} of {total} trials ({names}{more})"

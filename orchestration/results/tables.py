@@ -1,10 +1,10 @@
-"""Versioned Parquet tables: each file states its table's name and the version of the schema.
+"""Versioned Parquet tables: each file states its table's name and the version of its schema.
 
-Tables of samples and of actions are derived from the declared signals and knobs. A reader takes the
-current version and adds to older files the columns that were introduced since. It refuses newer
-files. Page checksums are written and verified, so a damaged file is an error, not a result.
+Schemas of samples and actions are derived from the declared signals and knobs. A reader accepts the
+current and all older versions, to which it adds the columns that were introduced since; it refuses
+newer ones. Page checksums are written and verified, so a damaged file is an error, never a result.
 
-For other programs there are Arrow tables, and exports of Parquet and CSV.
+There are also Arrow tables, and exports as Parquet and CSV.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Columns = dict[str, NDArray[Any]]
 _NAME_KEY, _VERSION_KEY = b"closloop.table", b"closloop.version"
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
-# Readers get this for integers that the file lacks.
+# The value that readers return for integers that the file lacks.
 _MISSING = -1
 
 
@@ -63,7 +63,7 @@ _KINDS = {"int64": _INT, "float64": pa.float64()}
 
 
 def _target(scope: Scope) -> dict[str, Any]:
-    """Return the columns that name a row's target. A queue's number is its traffic class."""
+    """Return the columns that name a row's target, with types; a queue's number is its class."""
     kinds = {"queue": pa.int16(), "flow_id": _INT}
     return {name: kinds.get(name, _NAME) for name in TARGET_COLUMNS[scope]}
 
@@ -114,8 +114,8 @@ TABLES: dict[str, TableSpec] = {
     )
 }
 
-# Tables that a run folder may lack: the knob was introduced later, or nothing turned it; the
-# switches have no shared buffer; or flows were not sampled.
+# Tables that a run folder may lack: no tuner set the knob, or it was introduced later; the switches
+# have no shared buffer; or flows were not sampled.
 OPTIONAL = frozenset(
     [
         *(knob.table for knob in KNOBS.values() if knob is not ECN),
@@ -126,16 +126,16 @@ OPTIONAL = frozenset(
 
 @dataclass(frozen=True)
 class Names:
-    """A column of names: `codes` (rows,) index `names`."""
+    """A column of names: `codes` (rows,) are indices into `names`."""
 
     codes: NDArray[Any]
     names: tuple[str, ...]
 
 
 def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
-    """Write table `name` to `path`: zstd, names as dictionaries, its version in the metadata.
+    """Write table `name` to `path`, compressed by zstd, with its version in the metadata.
 
-    `columns` holds an array, `Names` or list for every column of the table's schema, all of one
+    `columns` has an array, `Names` or list for every column of the table's schema, all of the same
     length. Raises OSError if the file cannot be written.
     """
     spec = TABLES[name]
@@ -154,19 +154,19 @@ def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
 
 
 class _NoPandas:
-    """An importer that makes pandas look as if it were not installed."""
+    """An importer by which pandas seems not to be installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Refuse pandas; leave every other module to the other importers."""
+        """Refuse pandas, and leave all other modules to other importers."""
         if name == "pandas":
-            raise ModuleNotFoundError("not looked for", name=name)
+            raise ModuleNotFoundError("pandas is not needed here", name=name)
 
 
 def _convert_without_pandas() -> None:
-    """Make pyarrow's first conversion without pandas, which it would import if installed.
+    """Make pyarrow's first conversion without pandas, which it would import if it is installed.
 
-    That import takes a quarter of a second, and nothing here uses pandas. Asking pyarrow for a data
-    frame later still works: it then looks for pandas again.
+    That import takes a quarter of a second, and nothing here uses pandas. pyarrow can still make
+    data frames later: it then tries to import pandas again.
     """
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
@@ -183,8 +183,8 @@ def read_table(path: Path, name: str) -> Columns:
     """Return table `name` from `path` as column -> array of shape (rows,).
 
     Names are arrays of str; missing integers are -1. An optional table without a file has no rows.
-    Raises InputError, naming the file, when it is missing, truncated, damaged, another table, or
-    written by a newer closloop.
+    Raises InputError, naming the file, if it is missing, damaged, another table, or of a newer
+    closloop.
     """
     if is_absent(path, name):
         return no_rows(name)
@@ -196,17 +196,17 @@ def read_table(path: Path, name: str) -> Columns:
 
 
 def check_file(path: Path, name: str) -> None:
-    """Raise InputError, naming the file, unless it is table `name` in a version known here.
+    """Raise InputError, naming the file, unless it is table `name` in a known version.
 
-    Reads only the end of the file, which may be missing, damaged or another table.
+    Only the end of the file is read, where its schema is.
     """
     _check_columns(of_parquet(path, pq.read_schema), name, path)
 
 
 def _check_columns(schema: Any, name: str, path: Path) -> list[str]:
-    """Return the signals that were introduced since the file was written.
+    """Return the columns of signals that were introduced after the file was written.
 
-    Raises InputError if it is another table, of a newer version, or lacks another column.
+    Raises InputError if it is another table, of a newer version, or lacks any other column.
     """
     version = check_version(schema.metadata or {}, name, str(path))
     newer = [
@@ -223,7 +223,7 @@ def _check_columns(schema: Any, name: str, path: Path) -> list[str]:
 
 
 def damaged(path: Path, what: str, remedy: str = "") -> InputError:
-    """Return the error for a file that cannot be used as it is: a trial's, unless `remedy` says."""
+    """Return the error for a damaged file; without a `remedy`, it is that for a trial's file."""
     remedy = remedy or (
         f"restore it from a copy, or `rm -r {shlex.quote(str(path.parent))}` and give the run's "
         "command again, which then runs that trial only"
@@ -232,18 +232,18 @@ def damaged(path: Path, what: str, remedy: str = "") -> InputError:
 
 
 def of_parquet(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what `read` takes from a Parquet file. Raises InputError if it is none."""
+    """Return `read(path)`. Raises InputError if `path` is not a readable Parquet file."""
     try:
         return read(path)
     except FileNotFoundError as error:
         raise damaged(path, "the file is missing") from error
     except (OSError, pa.ArrowException) as error:
-        said = str(error).splitlines()[0]
-        raise damaged(path, f"cannot be read as Parquet: {said}") from error
+        reason = str(error).splitlines()[0]
+        raise damaged(path, f"cannot be read as Parquet: {reason}") from error
 
 
 def is_absent(path: Path, name: str) -> bool:
-    """Return whether table `name` is absent and allowed to be (see `OPTIONAL`)."""
+    """Return whether table `name` has no file, and may have none (see `OPTIONAL`)."""
     return name in OPTIONAL and not path.exists()
 
 
@@ -259,16 +259,16 @@ def no_rows(name: str) -> Columns:
 def check_version(metadata: Mapping[bytes, bytes], name: str, where: str) -> int:
     """Return the version of table `name` from the metadata of its file `where`.
 
-    Raises InputError when the file is another table, not written by closloop, or of a newer
+    Raises InputError if the file is another table, was not written by closloop, or is of a newer
     version.
     """
     spec = TABLES[name]
-    found = metadata.get(_NAME_KEY, b"").decode(errors="replace")
+    written_name = metadata.get(_NAME_KEY, b"").decode(errors="replace")
     text = metadata.get(_VERSION_KEY, b"").decode(errors="replace")
-    if found != spec.name or not text.isdecimal():
-        said = f"is table {found!r}" if found else "was not written by closloop"
+    if written_name != spec.name or not text.isdecimal():
+        what = f"is table {written_name!r}" if written_name else "was not written by closloop"
         raise InputError.single(
-            where, f"{said}, not the table {spec.name!r}", "put the trial's own file back"
+            where, f"{what}, not the table {spec.name!r}", "put the trial's own file back"
         )
     version = int(text)
     if version > spec.version:
@@ -292,11 +292,11 @@ def _to_arrow(values: Any, kind: Any) -> Any:
 
 def _to_numpy(column: Any) -> NDArray[Any]:
     if pa.types.is_dictionary(column.type):
-        one = column.unify_dictionaries().combine_chunks()
-        if isinstance(one, pa.ChunkedArray):  # without rows
+        array = column.unify_dictionaries().combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # without rows
             return np.zeros(0, dtype=object)
-        names = np.array(one.dictionary.to_pylist(), dtype=object)
-        return np.asarray(names[one.indices.to_numpy()])
+        names = np.array(array.dictionary.to_pylist(), dtype=object)
+        return np.asarray(names[array.indices.to_numpy()])
     if pa.types.is_string(column.type):
         return np.array(column.to_pylist(), dtype=object)
     if column.null_count:
@@ -305,7 +305,7 @@ def _to_numpy(column: Any) -> NDArray[Any]:
 
 
 def no_rows_arrow(name: str) -> Any:
-    """Return table `name` without rows as an Arrow table, names as plain strings."""
+    """Return table `name` without rows as an Arrow table; names are plain strings in it."""
     kinds = TABLES[name].columns.items()
     plain = [(key, pa.string() if kind == _NAME else kind) for key, kind in kinds]
     return pa.schema(plain).empty_table()

@@ -1,4 +1,4 @@
-"""Writes the run folder of one trial: first into a hidden sibling, which is renamed when complete.
+"""Writes the folder of one trial: first a hidden folder beside it, renamed when it is complete.
 
 A folder with its final name is therefore always a finished trial.
 """
@@ -54,11 +54,11 @@ def write_trial(
     facts: Mapping[str, Any],
     ideal_ns: Ints | None = None,
 ) -> None:
-    """Write the run folder `folder` of one finished trial.
+    """Write the folder of one finished trial.
 
-    `facts` is JSON-ready and joins the record's own. `ideal_ns` (flows,) are the ideal completion
-    times, if already known. Raises TrialError, leaving nothing behind, when the folder exists or
-    cannot be written (no space, no permission).
+    `facts` is JSON-ready and added to the record's own facts. `ideal_ns` (flows,) are the ideal
+    completion times, if they are known already. Raises TrialError, and leaves nothing behind, if
+    the folder exists or cannot be written.
     """
     if folder.exists():
         raise TrialError(f"{folder} already holds a finished trial", "remove it to run it again")
@@ -140,9 +140,9 @@ def _flows(schedule: Schedule, record: TrialRecord, ideal_ns: Ints) -> dict[str,
 
 
 def _samples(testbed: Testbed, scope: Scope, samples: Samples) -> dict[str, Any]:
-    """Return samples in long format, target by target: values of one counter then compress well."""
+    """Return samples in long format, target by target, so that counters compress well."""
     rows = len(samples.t_ns)
-    if scope == FLOW_SCOPE:  # its targets are the schedule's
+    if scope == FLOW_SCOPE:  # its targets are the schedule's flows, not the testbed's
         count = next(iter(samples.values.values())).shape[1]
         named = {"flow_id": np.repeat(np.arange(count), rows)}
     else:
@@ -166,13 +166,13 @@ def _actions(testbed: Testbed, knob: Knob, changes: ChangeRecords) -> dict[str, 
 
 
 def _target_columns(testbed: Testbed, scope: Scope, rows: Ints) -> dict[str, Any]:
-    """Return the columns that name the targets of rows (rows,).
+    """Return the columns that name targets; `rows` (rows,) has the index of each row's target.
 
-    A row's queue is the number of its traffic class, 0 where a port has one queue.
+    A row's queue is the number of its traffic class, 0 if a port has one queue.
     """
     columns: dict[str, Any] = {}
-    for place, name in enumerate(TARGET_COLUMNS[scope]):
-        parts = [row[place] for row in target_names(testbed, scope)]
+    for index, name in enumerate(TARGET_COLUMNS[scope]):
+        parts = [target[index] for target in target_names(testbed, scope)]
         if name == "queue":
             columns[name] = np.array(parts, dtype=np.int16)[rows]
         else:

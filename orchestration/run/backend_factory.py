@@ -1,4 +1,4 @@
-"""The one place that makes backends. Each is loaded on demand."""
+"""Makes backends by their names; a backend's modules are loaded when it is made."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RackAccess:
-    """The rack to run on: its inventory, and passwords where keys do not suffice."""
+    """The rack to run on: its inventory, and passwords for devices that do not accept a key."""
 
     inventory: Path
     secrets: Secrets
 
 
 def hardware(rack: RackAccess | None) -> HardwareBackend:
-    """Return the hardware backend on a rack, whose switches can be asked what they offer.
+    """Return the hardware backend on a rack.
 
-    Raises InputError without one, NotReadyError without the libraries.
+    Raises InputError if `rack` is None, and NotReadyError without the libraries.
     """
     return cast("HardwareBackend", backend("hardware", rack))
 
 
 def backend(name: str, rack: RackAccess | None = None) -> Backend:
-    """Return a new backend. Raises InputError, naming the known ones, for any other name.
+    """Return a new backend. Backends that run on no rack ignore `rack`.
 
-    Some need a `rack`, which is an InputError without; the others ignore it. Raises NotReadyError
-    without a backend's libraries.
+    Raises InputError for an unknown name, and if `rack` is missing; NotReadyError if libraries of
+    the backend are missing.
     """
     if name not in plugins.offered(GROUP) or not capabilities(name).runs:
-        known = [one.name for one in backends()]
+        known = [known_backend.name for known_backend in backends()]
         check_known("backend", "no backend is called {!r}", [name], known)
     own = capabilities(name)
     if own.on_rack and rack is None:

@@ -1,9 +1,9 @@
-"""Where trials run side by side: this machine's processes, if it has room, or an executor's own.
+"""Executors run jobs side by side: on this machine, or elsewhere by another package's executor.
 
-This machine's workers are forked, not spawned, so the modules are loaded only once. The main
-process must therefore have no other threads, and must fork from its main thread: the kernel ends
-the workers when that thread ends. Each worker leads a process group, so that its child processes
-end with it.
+On this machine each job has a worker process. Workers are forked, not spawned, so that modules are
+loaded only once. The main process must therefore have no other threads, and must fork from its main
+thread: the kernel ends the workers when that thread ends. Each worker leads a process group, so
+that its child processes end with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-# NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
+# NumPy imports this at the first np.unique. It is imported here once, not in each forked worker.
 import numpy.ma  # noqa: F401
 
 from orchestration.campaign.limits import FLOW_BYTES, READING_BYTES
@@ -36,30 +36,30 @@ from orchestration.core.units import format_size
 from orchestration.run.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 from traffic.schedule import within
 
-# A queue's sample in the tables takes at most about 9 bytes, and the rest of a trial little.
+# Bytes on disk for each sample of a queue: about 9 at most; the rest of a trial takes little.
 _BYTES_PER_SAMPLE = 16
 _SPARE_BYTES = 64 * 2**20
 
 
 def check_disk(out: Path, trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> None:
-    """Raise NotReadyError if the disk lacks the space that the trials could need at most."""
+    """Raise NotReadyError if the disk has less space than the trials could need at most."""
     needed = _SPARE_BYTES
     for trial in trials:
         samples = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns
         needed += samples * len(testbeds[trial.testbed].queues) * _BYTES_PER_SAMPLE
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    folder = out.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise NotReadyError(
-            f"{place} has {format_size(free)} free; the results may take {format_size(needed)}",
-            "make room there, or choose another place with --out",
+            f"{folder} has {format_size(free)} free; the results may take {format_size(needed)}",
+            "free some space there, or choose another folder with --out",
         )
 
 
 def check_memory(testbed: Testbed, jobs: int, trials: Iterable[TrialSpec]) -> None:
-    """Raise NotReadyError if memory lacks what `jobs` of the trials need at least, side by side."""
+    """Raise NotReadyError if `jobs` of the trials, side by side, need more memory than there is."""
     available = available_memory_bytes()
     known: dict[object, int] = {}
     for trial in trials:
@@ -70,16 +70,17 @@ def check_memory(testbed: Testbed, jobs: int, trials: Iterable[TrialSpec]) -> No
 
 
 def needed_bytes(trial: TrialSpec, testbed: Testbed) -> int:
-    """Return what a trial's flows and readings take in memory at least, until its duration ends."""
+    """Return how much memory a trial's flows and readings take at least, until its duration."""
     try:
         flows = sum(within(spec, trial, testbed).expected(testbed).flows for spec in trial.traffic)
     except (ValueError, KeyError, OSError):
-        return 0  # the trial itself says what is wrong
+        return 0  # the trial itself reports what is wrong
     readings = trial.duration_ns // trial.sample_period_ns * len(testbed.queues)
     return int(flows * FLOW_BYTES) + readings * READING_BYTES
 
 
 def _refuse(each: int, jobs: int, trial: TrialSpec, available: int) -> None:
+    """Raise NotReadyError if `jobs` trials of `each` bytes need more than is `available`."""
     if each * jobs <= available:
         return
     fit = available // each
@@ -88,13 +89,13 @@ def _refuse(each: int, jobs: int, trial: TrialSpec, available: int) -> None:
     raise NotReadyError(
         f"{who} {format_size(each * jobs, 1)} of memory or more, and {format_size(available, 1)} "
         "are available",
-        f"use --jobs {fit}, or make room"
+        f"use --jobs {fit}, or free some memory"
         if fit
         else "make trials shorter, send fewer flows, or use a longer sample_period",
     )
 
 
-# The time that a worker may take to clean up before it is killed.
+# How long a worker may take to clean up before it is killed.
 STOP_GRACE_S = 10.0
 _CONSOLE_BYTES = 4000
 
@@ -113,7 +114,7 @@ class _Worker:
 
 
 class ProcessPool:
-    """Worker processes, one per job, that run `do`. Always close it."""
+    """A pool of forked worker processes, one per job, that run `do`. Always close it."""
 
     def __init__(self, backend: Backend, do: Work = work) -> None:
         self._backend = backend
@@ -136,29 +137,33 @@ class ProcessPool:
         self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, machine.steady_s()))
 
     def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
-        """Yield the workers' messages within `timeout_s`; a result or a failure ends a worker."""
+        """Yield messages of workers that arrive within `timeout_s` seconds.
+
+        After `Finished` or `Failed` the worker has ended.
+        """
         ends = [end for worker in self._workers for end in (worker.pipe, worker.pidfd)]
         ready = set(wait(ends, timeout_s))
         for worker in [w for w in self._workers if w.pipe in ready or w.pidfd in ready]:
-            message = self._said(worker)
+            message = self._message(worker)
             if isinstance(message, Finished | Failed):
                 self._end(worker)
             yield worker.job, message
 
     def close(self) -> None:
-        """Stop all workers: ask, wait, kill. When this returns, nothing of them is left."""
+        """Stop all workers: SIGTERM, then SIGKILL after a time. Then none of them is left."""
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGTERM)
-        until_s = time.monotonic() + STOP_GRACE_S
+        deadline_s = time.monotonic() + STOP_GRACE_S
         for worker in list(self._workers):
-            self._end(worker, max(0.0, until_s - time.monotonic()))
+            self._end(worker, max(0.0, deadline_s - time.monotonic()))
 
     def kill(self) -> None:
-        """Kill all workers at once; `close` reaps them."""
+        """Kill all workers without waiting; `close` reaps them."""
         for worker in self._workers:
             _kill_group(worker.pid)
 
-    def _said(self, worker: _Worker) -> Message:
+    def _message(self, worker: _Worker) -> Message:
+        """Return a worker's next message, or the failure that it ended without one."""
         try:
             if worker.pipe.poll():
                 message: Message = worker.pipe.recv()
@@ -178,12 +183,12 @@ class ProcessPool:
         )
         return Failed.of(error, machine.steady_s() - worker.begin_s)
 
-    def _end(self, worker: _Worker, patience_s: float = STOP_GRACE_S) -> None:
-        """Wait for a worker's end, then end what it may have left running.
+    def _end(self, worker: _Worker, grace_s: float = STOP_GRACE_S) -> None:
+        """Wait for a worker's end, then kill its process group.
 
-        It is reaped last: until then, its process id and group id cannot be reused.
+        The worker is reaped last: until then, its process id and group id cannot be reused.
         """
-        wait([worker.pidfd], patience_s)
+        wait([worker.pidfd], grace_s)
         _kill_group(worker.pid)
         os.waitpid(worker.pid, 0)
         os.close(worker.pidfd)
@@ -192,7 +197,7 @@ class ProcessPool:
 
 
 def _be_worker(do: Work, job: Job, backend: Backend, pipe: Connection, parent: int) -> NoReturn:
-    """Do the work in the forked process, and never return into the copy of the caller."""
+    """Do the work in the forked process and exit; it must not return into the caller's copy."""
     code = 1
     try:
         do(job, backend, pipe, parent)
@@ -220,67 +225,67 @@ def _end_of_console(job: Job) -> str:
 
 
 class WorkerPool(Protocol):
-    """Jobs under way. Always close it. What a job leaves in its `folder` is there when it is done.
+    """Workers that run jobs. Always close it.
 
-    A result or a failure ends a job.
+    A job ends with the message `Finished` or `Failed`; its results are in its `folder` by then.
     """
 
     def __len__(self) -> int:
-        """Return how many jobs are under way."""
+        """Return how many jobs are running."""
 
     def start(self, job: Job) -> None:
         """Start a job."""
 
     def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
-        """Yield what jobs say within `timeout_s`."""
+        """Yield messages of jobs that arrive within `timeout_s` seconds."""
 
     def close(self) -> None:
-        """Stop all jobs. When this returns, nothing of them is left."""
+        """Stop all jobs. When this returns, no process of theirs is left."""
 
     def kill(self) -> None:
-        """Have `close` not wait for jobs to clean up. May be called by a signal's handler."""
+        """Make `close` return without waiting for clean-up. May be called by a signal handler."""
 
 
 class Executor(Protocol):
-    """Takes jobs of one kind after the other."""
+    """Where jobs run: it checks that they can, and makes worker pools."""
 
     @property
     def forks(self) -> bool:
         """Whether its workers are forked, so that the calling process must have no threads."""
 
     def slots(self) -> int:
-        """Return how many jobs it takes at once, 0 where that follows from the backend."""
+        """Return how many jobs it can run side by side, 0 where that depends on the backend."""
 
     def check(
         self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
     ) -> None:
-        """Raise NotReadyError if `jobs` of these trials cannot run there side by side.
+        """Raise NotReadyError if `jobs` of these trials cannot run there side by side now.
 
         Raises InputError for trials that can never run there.
         """
 
     def workers(self, backend: Backend, do: Work) -> WorkerPool:
-        """Return workers that do something with a backend."""
+        """Return a worker pool whose jobs call `do` with a backend."""
 
 
 class LocalExecutor:
-    """Processes of this machine, one a job."""
+    """Runs each job in a forked process on this machine."""
 
     forks = True
 
     def slots(self) -> int:
-        """Return 0."""
+        """Return 0: the number follows from cores, memory and the backend."""
         return 0
 
     def check(
         self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
     ) -> None:
-        """Raise what the backend raises, and NotReadyError if memory is too small."""
+        """Raise what the backend's check raises, and NotReadyError if memory is too small."""
         backend.check(testbed, jobs, trials)
         check_memory(testbed, min(jobs, len(trials)), trials)
 
     def workers(self, backend: Backend, do: Work = work) -> WorkerPool:
-        """Return a pool."""
+        """Return a pool of forked processes."""
         return ProcessPool(backend, do)
 
 

@@ -1,4 +1,8 @@
-"""The run folder of a campaign, and its journal: who may write to it, what is finished."""
+"""The run folder of a campaign and its journal: a lock, and which trials are finished.
+
+The journal is a file of JSON lines, one for each event of a run. A trial's folder gets its final
+name when it is complete, so that its existence means that the trial is finished.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +40,17 @@ INTERIM_ANALYSIS = "looked"
 
 
 class Journal:
-    """An append-only journal; a line is on disk when `add` returns."""
+    """An append-only journal; an event is on disk when `add` returns."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`, creating it if necessary. A line that a crash has cut off is ended first."""
+        """Open `path`, creating it if necessary; a line that a crash has cut off is ended first."""
         self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._handle).st_size
         if size and os.pread(self._handle, 1, size - 1) != b"\n":
             os.write(self._handle, b"\n")
 
     def add(self, event: str, **details: Any) -> None:
-        """Append one event with the time of day."""
+        """Append an event with the present time (UTC)."""
         now = datetime.fromtimestamp(machine.now_s(), UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"at": now, "event": event, **details}, separators=(",", ":"))
         os.write(self._handle, line.encode() + b"\n")
@@ -60,7 +64,7 @@ class Journal:
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the journal's entries in order; nothing if there is no journal.
 
-    Incomplete lines (the run was killed while writing) are skipped.
+    Lines that are incomplete, because a run was killed while it wrote, are skipped.
     """
     if not path.exists():
         return
@@ -68,7 +72,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def entries(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a journal's lines, without incomplete ones."""
+    """Yield the entries of a journal's bytes; incomplete lines are skipped."""
     for line in data.splitlines():
         try:
             entry = json.loads(line)
@@ -79,7 +83,7 @@ def entries(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def read_history(folder: Path) -> History:
-    """Return what a run folder's journal says; nothing is known of one without a journal."""
+    """Return the history of a run folder by its journal; without one, times are NaN."""
     planned, state = 0, ""
     failed: dict[str, str] = {}
     began_s = ended_s = math.nan
@@ -106,11 +110,11 @@ def read_history(folder: Path) -> History:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Return the run folders at and below `path` that have a journal, sorted; hidden ones not."""
+    """Return the run folders at and below `path` that have a journal, sorted; no hidden ones."""
     return sorted(
-        found.parent
-        for found in path.rglob(JOURNAL_FILE)
-        if not any(part.startswith(".") for part in found.relative_to(path).parts)
+        journal.parent
+        for journal in path.rglob(JOURNAL_FILE)
+        if not any(part.startswith(".") for part in journal.relative_to(path).parts)
     )
 
 
@@ -129,24 +133,24 @@ class RunFolder:
     def open(self, campaign: Campaign, *, fresh: bool, part_of_many: bool = False) -> None:
         """Create the folder, or continue in an existing one.
 
-        With `fresh`, an existing one is first renamed, with a number. Raises InputError if it
-        belongs to another campaign and NotReadyError if another run holds it. With `part_of_many`,
-        the campaign's trials are not all of the folder's, and others may be there.
+        With `fresh`, an existing one is first renamed: a number is added. With `part_of_many`, the
+        folder may have finished trials that are not the campaign's. Raises InputError if it belongs
+        to another campaign, and NotReadyError if another run has locked it.
         """
         if fresh and self.path.exists():
-            self._hold()
+            self._acquire_lock()
             self._refuse_foreign()
             self.path.rename(_unused(self.path))
-            self._release()
+            self._release_lock()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise unwritable(self.path, error, "choose another with --out") from error
-        self._hold()
+            raise unwritable(self.path, error, "choose another folder with --out") from error
+        self._acquire_lock()
         self._refuse_foreign()
         if not part_of_many:
             self._refuse_other_trials(campaign)
-        self._remove_leftovers()
+        self._discard_unfinished()
         self.journal = Journal(self.path / JOURNAL_FILE)
         write_whole(self.path / CAMPAIGN_FILE, campaign.source)
 
@@ -156,14 +160,14 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         if hasattr(self, "journal"):
             self.journal.close()
-        self._release()
+        self._release_lock()
 
     def of(self, trial: TrialSpec) -> Path:
-        """Return the folder of a finished trial."""
+        """Return the folder that a trial has when it is finished."""
         return self.path / trial.id
 
     def work_of(self, trial: TrialSpec) -> Path:
-        """Return the folder for a running trial's temporary files."""
+        """Return the hidden folder for the temporary files of a running trial."""
         return work_folder(self.path, trial.id)
 
     def discard(self, trial: str) -> None:
@@ -171,8 +175,8 @@ class RunFolder:
         for suffix in (_WORK_SUFFIX, PARTIAL_SUFFIX):
             shutil.rmtree(self.path / f".{trial}{suffix}", ignore_errors=True)
 
-    def _hold(self) -> None:
-        """Lock the folder itself: this lock leaves no file and ends with its holder."""
+    def _acquire_lock(self) -> None:
+        """Lock the folder itself: such a lock leaves no file and ends with its process."""
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,7 +187,7 @@ class RunFolder:
                 Code.IN_USE,
             ) from error
 
-    def _release(self) -> None:
+    def _release_lock(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -193,49 +197,65 @@ class RunFolder:
             raise InputError.single(
                 str(self.path),
                 f"is not a run folder: it has files but no {JOURNAL_FILE}",
-                "choose another place with --out",
+                "choose another folder with --out",
             )
 
     def _refuse_other_trials(self, campaign: Campaign) -> None:
-        """Refuse to mix results of different campaigns; additional repeats are allowed."""
+        """Raise InputError if there are finished trials that the campaign does not have.
+
+        Results of different campaigns must not be mixed; additional repeats are allowed.
+        """
         known = {trial.id for trial in campaign.trials}
         other = [folder.name for folder in finished_trials(self.path) if folder.name not in known]
-        if other:
-            before = {drawn_independently(trial).id for trial in campaign.trials}
-            drawn = any(name in before for name in other)
-            former = any(has_old_hpcc(self.path / name) for name in other)
-            mine = campaign.trials[0].backend
-            theirs = read_trial(self.path / other[0]).spec.backend
+        if not other:
+            return
+        backend = campaign.trials[0].backend
+        former_backend = read_trial(self.path / other[0]).spec.backend
+        on = ""
+        if former_backend != backend:
+            on = f" on the {former_backend} backend, not the {backend} one,"
+        raise InputError.single(
+            str(self.path),
+            f"holds {len(other)} finished trials{on} that {campaign.path} no longer describes "
+            f"(such as {other[0]})",
+            "; or ".join(self._remedies(campaign, other, backend, former_backend)),
+        )
 
-            def run(backend: str, out: str = "", more: str = "") -> str:
-                words = ("closloop", "run", campaign.path, "--on", backend, "--out")
-                return f"`{shlex.join(map(str, (*words, f'{self.path.parent}{out}')))}{more}`"
+    def _remedies(
+        self, campaign: Campaign, other: list[str], backend: str, former_backend: str
+    ) -> Iterator[str]:
+        """Yield what may be done about trials that the campaign does not have, as texts.
 
-            on = "" if theirs == mine else f" on the {theirs} backend, not the {mine} one,"
-            raise InputError.single(
-                str(self.path),
-                f"holds {len(other)} finished trials{on} that {campaign.path} no longer describes "
-                f"(such as {other[0]})",
-                ("give its patterns draw: independent, as theirs were; or " if drawn else "")
-                + (self._go_on_as_before() if former else "")
-                + ("" if theirs == mine else f"go on with theirs, {run(theirs)}; or ")
-                + f"keep both with {run(mine, f'-{mine}')}, or put the old results aside with "
-                f"{run(mine, more=' --fresh')}",
-            )
+        They ran with independent draws, or with the former DCQCN set `hpcc`, or on another backend;
+        or the campaign was changed.
+        """
 
-    def _go_on_as_before(self) -> str:
-        """Return the remedy where a name means something else now, but in the folder's own file."""
-        own = f"closloop run {self.path / CAMPAIGN_FILE} --out {self.path.parent}"
-        return f"go on with the DCQCN set that is {FORMER_HPCC} now: {own}; or "
+        def run(backend: str, out: str = "", more: str = "") -> str:
+            words = ("closloop", "run", campaign.path, "--on", backend, "--out")
+            return f"`{shlex.join(map(str, (*words, f'{self.path.parent}{out}')))}{more}`"
 
-    def _remove_leftovers(self) -> None:
+        independent = {drawn_independently(trial).id for trial in campaign.trials}
+        if any(name in independent for name in other):
+            yield "give its patterns draw: independent, as theirs were"
+        if any(has_old_hpcc(self.path / name) for name in other):
+            own = f"closloop run {self.path / CAMPAIGN_FILE} --out {self.path.parent}"
+            yield f"go on with the DCQCN set that is {FORMER_HPCC} now: {own}"
+        if former_backend != backend:
+            yield f"go on with theirs, {run(former_backend)}"
+        yield (
+            f"keep both with {run(backend, f'-{backend}')}, or put the old results aside with "
+            f"{run(backend, more=' --fresh')}"
+        )
+
+    def _discard_unfinished(self) -> None:
+        """Remove the temporary folders of trials that an earlier run has started."""
         for entry in read_journal(self.path / JOURNAL_FILE):
             if entry["event"] == TRIAL_STARTED:
                 self.discard(str(entry["trial"]))
 
 
 def work_folder(campaign_folder: Path, trial: str) -> Path:
-    """Return the hidden folder for the trial with this id while it runs."""
+    """Return the hidden folder for the temporary files of a trial, given by its id."""
     return campaign_folder / f".{trial}{_WORK_SUFFIX}"
 
 

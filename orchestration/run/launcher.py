@@ -1,7 +1,7 @@
-"""Starts campaigns: the one launcher of the command line and of the Python API.
+"""Launches campaigns, for both the command line and the Python API.
 
-What a run does beside this machine's trials is found through entry points: `closloop.executors`
-(where trials run), `closloop.sinks` (what receives the records live).
+Other packages can extend a run by entry points: `closloop.executors` (where trials run) and
+`closloop.sinks` (what receives the records live).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ EXECUTORS, SINKS = "closloop.executors", "closloop.sinks"
 
 
 class LiveSink(Protocol):
-    """Receives a run's records while it runs, as long as its context lasts."""
+    """Receives a run's records while it runs. A context manager."""
 
     def __enter__(self) -> Any:
-        """Begin."""
+        """Begin to receive records."""
 
     def __exit__(self, *about: object) -> None:
-        """Receive the rest, and end."""
+        """Receive the remaining records, and end."""
 
     def spool(self, trial: TrialSpec) -> SpoolNote:
-        """Return where a trial's records are put for this sink."""
+        """Return the executor where a trial's process writes records for this sink."""
 
     def before(self, listener: Listener) -> Listener:
-        """Return a listener that tells `listener` what it is told, and this sink."""
+        """Return a listener that passes every event on to this sink and to `listener`."""
 
 
 def launch(
@@ -60,11 +60,11 @@ def launch(
     part_of_many: bool = False,
     open_display: Callable[[str], AbstractContextManager[Listener]] | None = None,
 ) -> Summary:
-    """Run a campaign into `out/<campaign>/`, and return how it went.
+    """Run a campaign into `out/<campaign>/`, and return the result.
 
-    `jobs` trials run side by side, with 0 as many as fit. `open_display` takes a title;
+    `jobs` trials run side by side, with 0 as many as possible. `open_display` gets a title;
     `part_of_many` is as for `run_campaign`. Raises InputError or NotReadyError before anything is
-    written, Interrupted after Ctrl-C.
+    written, and Interrupted after SIGINT or SIGTERM.
     """
     live = live_sink(sink, out / campaign.name)
     engine = backend(campaign.trials[0].backend, rack)
@@ -81,23 +81,23 @@ def launch(
             fresh=fresh,
             spool=live.spool if live else None,
             part_of_many=part_of_many,
-            place=executor,
+            executor=executor,
         )
 
 
-def default_jobs(campaign: Campaign, backend: Backend, place: Executor = THIS_MACHINE) -> int:
+def default_jobs(campaign: Campaign, backend: Backend, executor: Executor = THIS_MACHINE) -> int:
     """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
 
-    A place that is not this machine says it. Raises NotReadyError if not even one can.
+    A remote executor reports its own number of slots.
     """
     if campaign.runs_one_at_a_time:
         return 1
-    if slots := place.slots():
+    if slots := executor.slots():
         return slots
     for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
         try:
             for testbed, trials in _by_testbed(campaign.trials, campaign.testbeds):
-                place.check(backend, testbed, jobs, trials)
+                executor.check(backend, testbed, jobs, trials)
         except NotReadyError:
             continue
         return jobs
@@ -114,13 +114,13 @@ def run_campaign(
     fresh: bool = False,
     spool: Callable[[TrialSpec], SpoolNote] | None = None,
     part_of_many: bool = False,
-    place: Executor = THIS_MACHINE,
+    executor: Executor = THIS_MACHINE,
 ) -> Summary:
     """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
 
-    The campaign was checked (`orchestration.run.checked`). `spool` says where a trial's records go
-    while it runs, if anywhere. With `part_of_many`, the folder may hold other trials: these are
-    some of those that its owner decides on as it goes. `place` is where they run.
+    The campaign was checked (`orchestration.run.checked`). `spool` returns where a live sink gets a
+    trial's records. With `part_of_many`, the folder may hold other trials: a search, for example,
+    decides on its trials step by step, and each step is such a campaign.
 
     Raises InputError or NotReadyError before anything is written, and what `Runner.run` raises.
     """
@@ -129,13 +129,13 @@ def run_campaign(
         refuse_other_analysis_plan(folder.path, campaign.repeats)
     todo = [trial for trial in campaign.trials if fresh or not folder.of(trial).exists()]
     for testbed, trials in _by_testbed(todo, campaign.testbeds):
-        place.check(backend, testbed, jobs, trials)
+        executor.check(backend, testbed, jobs, trials)
     check_disk(out, todo, campaign.testbeds)
     rounds = Rounds(campaign.cells, campaign.trials, campaign.repeats)
     with folder:
         folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
-        workers = place.workers(backend, work)
-        forks = place.forks
+        workers = executor.workers(backend, work)
+        forks = executor.forks
         runner = Runner(rounds, campaign.testbeds, folder, workers, listener, spool, forks=forks)
         return runner.run(jobs)
 
@@ -150,7 +150,7 @@ def _by_testbed(
 
 
 def live_sink(name: str, campaign_folder: Path) -> LiveSink | None:
-    """Return a sink of that name for a campaign's records, None for "".
+    """Return the sink called `name` for a campaign's records, None for "".
 
     Raises InputError for an unknown name.
     """
@@ -162,9 +162,10 @@ def live_sink(name: str, campaign_folder: Path) -> LiveSink | None:
 
 
 def executor_named(cluster: str) -> AbstractContextManager[Executor]:
-    """Return this machine for "", else the cluster that a text names: joined, left at the end.
+    """Return the executor of a cluster, this machine's for "". A cluster is left with the context.
 
-    Raises InputError for what names none, NotReadyError for one that is not ready.
+    `cluster` is as for the option --cluster. Raises InputError for a text that names no cluster,
+    and NotReadyError for a cluster that is not ready.
     """
     if not cluster:
         return nullcontext(THIS_MACHINE)

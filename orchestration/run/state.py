@@ -1,4 +1,7 @@
-"""The progress of a run: counts of its trials, and its state as its folder tells it."""
+"""The progress of a run: counts of its trials, and its state as read from its folder.
+
+`RunReader` follows a run of another process by its journal and the running trials' snapshots.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from orchestration.run.folder import JOURNAL_FILE, work_folder
 
 @dataclass
 class RunningTrial:
-    """A running trial: its start (in seconds of the tally's clock), and its last progress."""
+    """A running trial: its start `began_s`, by the clock of its `TrialCounts`, and its progress."""
 
     began_s: float
     virtual_ns: int = 0
@@ -39,7 +42,10 @@ class RunningTrial:
 
 @dataclass
 class TrialCounts:
-    """Counts of a run's trials, and the running trials by id."""
+    """Counts of a run's trials, and the running trials by id.
+
+    `earlier` counts those that earlier runs finished; `spent_s` is the wall time of ended ones.
+    """
 
     trials: int = 0
     earlier: int = 0
@@ -56,23 +62,23 @@ class TrialCounts:
         return self.earlier + self.finished
 
     def left_s(self, now_s: float) -> float | None:
-        """Return the estimated wall time left in s, or None while nothing is known.
+        """Return the estimated wall time left in s, or None while no trial has made progress.
 
-        A trial counts with the mean time of ended trials, or at first by the progress of running
-        ones.
+        Each trial is assumed to take the mean time of ended trials; before one has ended, the mean
+        time that running ones will take at their present speed.
         """
         ended = self.finished + self.failed
         if ended:
             mean_s = self.spent_s / ended
         else:
-            told = [
+            expected_s = [
                 trial.wall_s * max(1.0, trial.end_ns / trial.virtual_ns)
                 for trial in self.running.values()
                 if trial.virtual_ns
             ]
-            if not told:
+            if not expected_s:
                 return None
-            mean_s = sum(told) / len(told)
+            mean_s = sum(expected_s) / len(expected_s)
         waiting = self.trials - self.done - self.failed - len(self.running)
         started = sum(max(0.0, mean_s - now_s + t.began_s) for t in self.running.values())
         return (waiting * mean_s + started) / self.jobs
@@ -112,7 +118,7 @@ class RunState:
 
     `ended` says how the run ended, "" while it continues. `remarks` are the messages of stamps and
     failures so far, as (trial, "invalid" | "warning" | "failed", text), oldest first. `trials` are
-    the running ones that have written their description, oldest first.
+    the running ones, oldest first; one that has just started may be missing.
     """
 
     folder: Path
@@ -129,7 +135,7 @@ class RunState:
 
 
 def find_run(path: Path) -> Path:
-    """Return `path` if it is a run folder, or else the last modified run folder below it.
+    """Return `path` if it is a run folder, or else the run folder in it with the newest journal.
 
     Raises InputError if there is none.
     """
@@ -141,55 +147,57 @@ def find_run(path: Path) -> Path:
     if not runs:
         raise InputError.single(
             str(path),
-            "is no run folder, and has none in it",
-            "name the folder of a campaign that runs or has run, such as runs/quickstart; "
+            "is not a run folder and has none in it",
+            "name the folder of a campaign that is running or has run, such as runs/quickstart; "
             "`closloop run FILE` starts one",
         )
     return max(runs)[1].parent
 
 
 class RunReader:
-    """Reads a run folder repeatedly, only the new parts each time. It writes and locks nothing."""
+    """Reads a run folder repeatedly, only new entries each time. It writes and locks nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._tail = _Tail(folder / JOURNAL_FILE)
-        self._story = _Story()
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._journal = _JournalState()
+        # what running trials say about themselves, by id
+        self._about: dict[str, Mapping[str, Any]] = {}
 
     def read(self) -> RunState:
         """Return the present state of the run."""
-        entries, anew = self._tail.read()
-        if anew:
-            self._story, self._known = _Story(), {}
+        entries, replaced = self._tail.read()
+        if replaced:
+            self._journal, self._about = _JournalState(), {}
         for entry in entries:
-            self._story.take(entry)
-        story, now_s = self._story, time.time()
+            self._journal.add(entry)
+        journal, now_s = self._journal, time.time()
         trials = []
-        for name, running in story.counts.running.items():
+        for name, running in journal.counts.running.items():
             if (state := self._trial(name, running)) is not None:
                 trials.append(state)
                 running.end_ns = state.spec.duration_ns
                 running.wall_s = now_s - running.began_s
                 running.virtual_ns = state.snapshot.t_ns if state.snapshot else 0
-        self._known = {n: about for n, about in self._known.items() if n in story.counts.running}
-        ended = story.ended
-        if not ended and not _is_held(self.folder):
+        self._about = {n: about for n, about in self._about.items() if n in journal.counts.running}
+        ended = journal.ended
+        if not ended and not _is_locked(self.folder):
             # It may have ended normally since the journal was read.
             entries, _ = self._tail.read()
             for entry in entries:
-                story.take(entry)
-            ended = story.ended or "was killed: no process holds its folder any more"
+                journal.add(entry)
+            ended = journal.ended or "was killed: no process locks its folder any more"
         return RunState(
-            self.folder, now_s, story.counts, ended, tuple(trials), tuple(story.remarks)
+            self.folder, now_s, journal.counts, ended, tuple(trials), tuple(journal.remarks)
         )
 
     def _trial(self, name: str, running: RunningTrial) -> TrialState | None:
+        """Return a running trial's state; None if it has not described itself yet."""
         work = work_folder(self.folder, name)
         try:
-            if name not in self._known:
+            if name not in self._about:
                 data = json.loads((work / ABOUT_FILE).read_bytes())
-                self._known[name] = {
+                self._about[name] = {
                     "spec": TrialSpec.from_json(data["spec"]),
                     "testbed": testbed_from_json(data["testbed"]),
                     "flows": int(data["flows"]),
@@ -199,9 +207,9 @@ class RunReader:
             snapshot = None
         except (OSError, KeyError, TypeError, ValueError):  # not written yet, or removed already
             snapshot = None
-        if name not in self._known:
+        if name not in self._about:
             return None
-        about = self._known[name]
+        about = self._about[name]
         testbed = about["testbed"]
         if snapshot is not None and len(snapshot.qlen_bytes) != len(testbed.queues):
             snapshot = None
@@ -209,15 +217,15 @@ class RunReader:
 
 
 @dataclass
-class _Story:
-    """The content of a journal."""
+class _JournalState:
+    """What a journal's entries so far say about the run."""
 
     counts: TrialCounts = field(default_factory=TrialCounts)
     ended: str = ""
     verdicts: dict[str, bool] = field(default_factory=dict)
     remarks: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def take(self, entry: Mapping[str, Any]) -> None:
+    def add(self, entry: Mapping[str, Any]) -> None:
         event, trial = entry["event"], str(entry.get("trial", ""))
         if event == log.RUN_STARTED:
             self.counts = TrialCounts(entry["trials"], entry["finished"], entry["jobs"])
@@ -256,28 +264,29 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._inode = self._at = 0
+        self._inode = self._offset = 0
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return the new entries, and whether they are those of another journal."""
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
-                anew = status.st_ino != self._inode or status.st_size < self._at
-                if anew:
-                    self._inode, self._at = status.st_ino, 0
-                file.seek(self._at)
+                replaced = status.st_ino != self._inode or status.st_size < self._offset
+                if replaced:
+                    self._inode, self._offset = status.st_ino, 0
+                file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:  # just moved away by --fresh
             return [], False
-        whole = data[: data.rfind(b"\n") + 1]
-        self._at += len(whole)
-        return list(log.entries(whole)), anew
+        lines = data[: data.rfind(b"\n") + 1]
+        self._offset += len(lines)
+        return list(log.entries(lines)), replaced
 
 
-def _is_held(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     """Return whether a process holds the run folder's lock; True if that is unknown.
 
-    Trying to lock could make a run that is about to start fail.
+    The lock is looked up, not tried: trying could make a run fail that is about to start.
     """
     try:
         inode = folder.stat().st_ino

@@ -1,4 +1,4 @@
-"""Runs one trial in a process of its own, from the schedule to the finished folder."""
+"""The worker: runs one trial in a process of its own, from its schedule to its finished folder."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _PROGRESS_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """A worker's input. `folder` is for what is kept, `work` for temporary files.
+    """A worker's input. Results go to `folder`, temporary files to `work`.
 
-    `spool` says where records go while the trial runs, None for nowhere.
+    `spool` is where a live sink gets records while the trial runs, None without a sink.
     """
 
     trial: TrialSpec
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A trial's virtual time, the end of its traffic, and the wall time spent."""
+    """A trial is running: its virtual time, the time until which flows start, and its wall time."""
 
     virtual_ns: int
     end_ns: int
@@ -61,9 +61,9 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial is done and its folder has its final name. `reasons` are the stamp's.
+    """A trial is done, and its folder is complete. `reasons` are those of its stamp.
 
-    `virtual_ns` is the trial's own time, `wall_s` what it took of wall time.
+    `virtual_ns` is how long it took by its own clock, `wall_s` by the wall clock.
     """
 
     valid: bool
@@ -82,7 +82,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception, wall_s: float = 0.0) -> Failed:
-        """Return what an error means, whose traceback is shown if nobody raised it on purpose."""
+        """Return the failure that an error means; an unexpected error comes with its traceback."""
         if isinstance(error, ClosloopError):
             return cls(error.problems, getattr(error, "console", ""), wall_s)
         return cls((unexpected(error),), traceback.format_exc(), wall_s)
@@ -90,7 +90,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A trial's machine or process was lost, and it is run again from its start."""
+    """A trial's machine or process was lost; the trial starts again from its beginning."""
 
     reason: str
 
@@ -99,7 +99,10 @@ Message = Progressed | Finished | Failed | Lost
 
 
 def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
-    """Run one trial in this process, which process `parent` forked for it."""
+    """Run one trial in this process, which the process `parent` forked for it.
+
+    Its progress and its result are sent through `pipe`.
+    """
     enter_worker(job, parent)
     stopwatch, begin, begin_ns = Stopwatch(), time.monotonic(), time.time_ns()
     sent_at = -_PROGRESS_EVERY_S
@@ -113,7 +116,7 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
 
     try:
         schedule = make_schedule(job.trial, job.testbed)
-        _introduce(job, len(schedule))
+        _write_description(job, len(schedule))
         leave_note(job.work, job.spool)
         record = backend.run(TrialRun(job.trial, job.testbed, schedule, job.work, progress))
         ideal_ns = ideal_times_ns(job.testbed, schedule, job.trial)
@@ -133,8 +136,8 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         pipe.send(Failed.of(error, stopwatch.took().wall_s))
 
 
-def _introduce(job: Job, flows: int) -> None:
-    """Write what a viewer needs to know of the trial beside the trial's snapshots."""
+def _write_description(job: Job, flows: int) -> None:
+    """Write a description of the trial beside its snapshots, for whoever shows them."""
     about = {
         "spec": job.trial.to_json(),
         "testbed": testbed_to_json(job.testbed),
@@ -145,22 +148,23 @@ def _introduce(job: Job, flows: int) -> None:
 
 
 def enter_worker(job: Job, parent: int) -> None:
-    """Make this forked process a worker: it ends with its parent, and does not use the terminal."""
+    """Make this forked process a worker: it ends with its parent and leaves the terminal."""
     die_with(parent)
     _leave_terminal(job)
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, for whatever reason."""
+    """Make the kernel kill this process when its parent ends, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # it ended before the line above
         os._exit(1)
 
 
 def _leave_terminal(job: Job) -> None:
-    """Detach from the terminal: no Ctrl-C from it, no output to it.
+    """Detach from the terminal: Ctrl-C does not reach this process, and output goes to a file.
 
-    The runner stops a worker by SIGTERM, which unwinds it so that the backend can clean up.
+    The runner stops a worker by SIGTERM, which ends it by an exception, so that the backend can
+    clean up.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

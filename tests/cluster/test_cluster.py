@@ -122,7 +122,7 @@ def run(path, out, place, listener=None, backend=None):
     campaign = load_campaign(path)
     engine = backend or FluidBackend()
     jobs = default_jobs(campaign, engine, place)
-    return run_campaign(campaign, engine, out, jobs, listener or Listener(), place=place)
+    return run_campaign(campaign, engine, out, jobs, listener or Listener(), executor=place)
 
 
 def test_a_node_that_answers_otherwise_is_refused_by_its_name(place, tmp_path, monkeypatch):
@@ -184,7 +184,7 @@ def test_a_trial_that_fails_says_why_and_stops_no_other(place, tmp_path):
     campaign = load_campaign(path)
     (tmp_path / "mine.py").write_text(trials.TUNER.replace("time.sleep(", "1 / 0, ("))
     engine = FluidBackend()
-    summary = run_campaign(campaign, engine, tmp_path / "runs", 4, Listener(), place=place)
+    summary = run_campaign(campaign, engine, tmp_path / "runs", 4, Listener(), executor=place)
     assert (summary.finished, len(summary.failed)) == (2, 2)
     failure = next(iter(summary.failed.values()))
     assert "ZeroDivisionError" in failure.problems[0].what

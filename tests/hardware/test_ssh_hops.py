@@ -214,7 +214,7 @@ def test_what_openssh_reads_in_a_configuration(home):
     with pytest.raises(LoginRefused, match=r"leaf1: ~/.ssh/config cannot be read: "):
         hops_to(access)
     configure(home, "Host *\n ProxyJump a b\n")
-    with pytest.raises(LoginRefused, match="'a b' is no host"):
+    with pytest.raises(LoginRefused, match="'a b' is not a host"):
         hops_to(access)
 
 

@@ -127,11 +127,14 @@ def test_another_question_than_the_password_is_not_answered():
         Policy(pam_prompt="Verification code: ", lecture=True),
     ):
         device, error = outcome(policy)
-        assert "sudo asks something else than the password: " in error.what
+        assert "sudo asks for something other than the password: " in error.what
         assert error.what.endswith("Verification code:")
         assert device.typed == b""
     device, error = outcome(Policy(question="Duo passcode or option (1-3): "))
-    assert error.what == "sudo asks something else than the password: Duo passcode or option (1-3):"
+    assert (
+        error.what
+        == "sudo asks for something other than the password: Duo passcode or option (1-3):"
+    )
     assert device.typed == b"swordfish\n"
 
 
@@ -385,7 +388,7 @@ sys.exit("sudo: 3 incorrect password attempts")
         (
             "ask your token: ",
             PASSWORD,
-            "sudo asks something else than the password: ask your token",
+            "sudo asks for something other than the password: ask your token",
         ),
     ],
 )

@@ -235,7 +235,9 @@ def findings_table(summary: Summary) -> Table | None:
     rows: list[Sequence[Text]] = []
     for severity in SEVERITIES:
         for one in findings(summary, severity):
-            also = f"; likewise with other figures {where(one.alike, total)}" if one.alike else ""
+            also = (
+                f"; likewise with other figures {where(one.similar, total)}" if one.similar else ""
+            )
             said = Span(f"{severity}: {one.text}{also}", STYLES[severity])
             rows.append([where(one.trials, total), said])
     return table(("trials", "finding"), (), rows, "What the stamps say") if rows else None

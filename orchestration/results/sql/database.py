@@ -1,11 +1,12 @@
-"""Run folders as a read-only database.
+"""Run folders as a read-only database in DuckDB, which reads the Parquet files itself.
 
-DuckDB reads the Parquet files itself. A user's statement can access only the views: other files,
-extensions, settings and variables of the Python program are shut off before it runs.
+A user's statement can access only the tables of run folders: other files, extensions, settings and
+variables of the Python program are made inaccessible before it runs.
 
-`trials` and `reasons` come from `trial.json`, with a row per trial and per reason. The other tables
-are views over the Parquet files of all trials, with columns that identify the trial. A view is
-created when a query first names it, so that files that no query needs are not read.
+The tables `trials` and `reasons` have a row for each trial, and for each reason of its stamp; they
+are made from `trial.json`. The others are views over the Parquet files of all trials, with columns
+that identify the trial. A view is created when a query first names it, so that no file is read that
+no query needs.
 """
 
 from __future__ import annotations
@@ -64,46 +65,46 @@ _TRIALS: Mapping[str, Any] = {
     "versions": "JSON",
 }
 _REASONS = {**dict.fromkeys(IDENTITY, _TEXT), "code": _TEXT, "severity": _TEXT, "text": _TEXT}
-# The schema of tables that only the views use. It must exist.
+# The database schema (a namespace) of tables that only the views use.
 INTERNAL = "closloop"
-# Columns in which -1 or null in a file means that there is no value. They are NULL in SQL.
+# Columns in which -1 or null in a file means that there is no value; it becomes NULL in SQL.
 _UNKNOWN = {
     "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
     **{TABLE_OF[scope]: names(scope) for scope in (*sampled_scopes(), FLOW_SCOPE)},
 }
 
 
-def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[TrialInRun]) -> None:
+def create_trials(connection: duckdb.DuckDBPyConnection, trials: Sequence[TrialInRun]) -> None:
     """Create the tables `trials` and `reasons` in `connection`."""
-    cell = cell_types(found)
+    cell = cell_types(trials)
     shape = {**_TRIALS, "cell": cell} if cell else {**_TRIALS, "cell": "JSON"}
-    _create(connection, "trials", shape, [_trial(trial) for trial in found])
+    _create(connection, "trials", shape, [_trial_row(trial) for trial in trials])
     reasons = [
         {**identity(trial), "code": item.code, "severity": item.severity, "text": item.text}
-        for trial in found
+        for trial in trials
         for item in trial.result.stamp.reasons
     ]
     _create(connection, "reasons", _REASONS, reasons)
 
 
 def identity(trial: TrialInRun) -> dict[str, str]:
-    """Return the columns that identify the trial of a row, in every table."""
+    """Return the columns that identify a row's trial in every table."""
     return {"run": trial.run, "campaign": trial.result.spec.campaign, "trial": trial.trial}
 
 
-def cell_types(found: Sequence[TrialInRun]) -> dict[str, str]:
-    """Return factor -> SQL type of its values: numeric or boolean if all values are, else text."""
+def cell_types(trials: Sequence[TrialInRun]) -> dict[str, str]:
+    """Return the SQL type of each factor: numeric or boolean if all its levels are, else text."""
     kinds: dict[str, set[str]] = {}
-    for trial in found:
+    for trial in trials:
         for name, value in labels_of(trial.result.spec).items():
             number = "DOUBLE" if isinstance(value, int | float) else _TEXT
             kinds.setdefault(name, set()).add("BOOLEAN" if isinstance(value, bool) else number)
     return {name: kind.pop() if len(kind) == 1 else _TEXT for name, kind in kinds.items()}
 
 
-def _trial(trial: TrialInRun) -> dict[str, Any]:
+def _trial_row(trial: TrialInRun) -> dict[str, Any]:
     result, spec = trial.result, trial.result.spec
-    said = spec.to_json()
+    spec_json = spec.to_json()
     return {
         **{name: getattr(spec, name) for name in _TRIALS if hasattr(spec, name)},
         "cell": labels_of(spec),
@@ -119,8 +120,8 @@ def _trial(trial: TrialInRun) -> dict[str, Any]:
         "wall_s": result.facts.get("wall_s"),
         **recorded_load_shares(result),
         "tuner_params": spec.tuner.params,
-        "traffic": said["traffic"],
-        "faults": said["faults"],
+        "traffic": spec_json["traffic"],
+        "faults": spec_json["faults"],
         "facts": dict(result.facts),
         "versions": dict(result.versions),
     }
@@ -132,7 +133,7 @@ def _create(
     shape: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Create a table of `rows` in one statement; `shape` is the structure for `from_json`."""
+    """Create a table of `rows` in one statement; `shape` has its columns' types for `from_json`."""
     connection.execute(
         f"create table {name} as select unnest(item) from "
         "(select unnest(from_json(?::JSON, ?)) as item)",
@@ -141,19 +142,20 @@ def _create(
 
 
 def create_view(
-    connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[TrialInRun]
+    connection: duckdb.DuckDBPyConnection, name: str, trials: Sequence[TrialInRun]
 ) -> None:
     """Create the view of table `name` over all trials.
 
-    Columns that files of older versions lack are NULL there.
-    Raises InputError, with the file, if one is missing, damaged or of a newer closloop.
+    Columns that files of older versions lack are NULL. Raises InputError, naming the file, if one
+    is missing, damaged or of a newer closloop.
     """
     file = TABLES[name].file
-    # a trial lacks the table of a knob that nothing turned
-    paths = [path for trial in found if not is_absent(path := trial.result.folder / file, name)]
+    # optional tables may have no file in some trials
+    paths = [path for trial in trials if not is_absent(path := trial.result.folder / file, name)]
     for path in paths:
         check_file(path, name)
-    whole = f"{INTERNAL}.{name}"
+    # a table without rows, so that the view has all columns even if no file does
+    empty = f"{INTERNAL}.{name}"
     unknown = _UNKNOWN.get(name, ())
     columns = ", ".join(
         f'nullif("{key}", -1) as "{key}"' if key in unknown else f'"{key}"'
@@ -161,12 +163,12 @@ def create_view(
     )
     connection.register("no_rows", no_rows_arrow(name))
     connection.execute(
-        f"create or replace table {whole} as select *, null::VARCHAR as _file from no_rows"
+        f"create or replace table {empty} as select *, null::VARCHAR as _file from no_rows"
     )
     connection.unregister("no_rows")
     files = ["'" + str(path).replace("'", "''") + "'" for path in paths]
     of_files = f"read_parquet([{', '.join(files)}], union_by_name = true, filename = '_file')"
-    parts = [f"from {whole}", *([f"from {of_files}"] if files else [])]
+    parts = [f"from {empty}", *([f"from {of_files}"] if files else [])]
     connection.execute(
         f"create view {name} as select {', '.join(IDENTITY)}, {columns} "
         f"from ({' union all by name '.join(parts)}) join (select {', '.join(IDENTITY)}, "
@@ -184,9 +186,9 @@ _KINDS = ("SELECT", "EXPLAIN", "MULTI")
 _EXPLAIN = re.compile(r"explain\s+(analyze\s+)?", re.IGNORECASE)
 _COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 _Result = TypeVar("_Result")
-# DuckDB checks for an interrupt only between pieces of work. A large cross join has long pieces:
-# its thread is then abandoned, and ends with the program.
-_PATIENCE_S = 2.0
+# How long to wait for an interrupted query. DuckDB checks for an interrupt only between pieces of
+# work, and a large cross join has long ones: its thread is then left to end with the program.
+_INTERRUPT_WAIT_S = 2.0
 
 
 class Runs:
@@ -198,9 +200,9 @@ class Runs:
 
     def __init__(self, *paths: str | Path) -> None:
         """Find the trials. Raises InputError if there are none, or a `trial.json` is damaged."""
-        self._found = find_trials(Path(path) for path in paths)
+        self._trials = find_trials(Path(path) for path in paths)
         self._connection = self._connect()
-        self._missing = set(TABLES)
+        self._without_view = set(TABLES)
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
         """Return a table over all trials, to filter, join or fetch: `.pl()`, `.df()`.
@@ -212,10 +214,10 @@ class Runs:
         return self.sql(f"select * from {name}")
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """Return the result of a query, which must be one statement that only reads.
+        """Return the result of a query: a single statement that only reads.
 
-        Rows are computed when they are fetched. Raises InputError for other statements, for errors
-        in the query, and for files that cannot be read.
+        Rows are computed when they are fetched. Raises InputError for other statements, for an
+        error in the query, and for files that cannot be read.
         """
         import duckdb
 
@@ -242,19 +244,19 @@ class Runs:
         self._connection.interrupt()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        """Open a database of the trials that can read their tables, and nothing else."""
+        """Return a database of the trials that can read their tables, but no other file."""
         import duckdb
 
         connection = duckdb.connect()
         connection.execute(f"create schema {INTERNAL}")
-        create_trials(connection, self._found)
+        create_trials(connection, self._trials)
         set_to = {
             "allowed_paths": [
                 str(trial.result.folder / spec.file)
-                for trial in self._found
+                for trial in self._trials
                 for spec in TABLES.values()
             ],
-            # Large sorts spill there. DuckDB creates the folder when needed, and removes it.
+            # Large sorts write there. DuckDB creates the folder when needed, and removes it.
             "temp_directory": f"{tempfile.gettempdir()}/closloop-sql-{uuid.uuid4().hex}",
             "autoinstall_known_extensions": False,
             "python_enable_replacements": False,
@@ -266,7 +268,7 @@ class Runs:
         return connection
 
     def _refuse_writing(self, query: str, kind: str) -> None:
-        """Refuse statements that could write files, such as COPY to a file of a view."""
+        """Raise InputError for statements that could write, such as COPY to a file of a view."""
         plain = _COMMENTS.sub("", query)
         while explained := _EXPLAIN.match(plain):
             plain = _COMMENTS.sub("", plain[explained.end() :])
@@ -275,13 +277,13 @@ class Runs:
             what = f"cannot begin with {word[:20]!r}" if kind in _KINDS else f"is {kind} for DuckDB"
             raise InputError.single(
                 _WHERE,
-                f"{what}: run folders are read, never changed",
+                f"{what}: run folders are only read",
                 "begin it with select, with, from, describe, summarize or show; -o FILE writes "
-                "what it yields",
+                "its result",
             )
 
     def _open_views(self, query: str) -> None:
-        """Create the views that the query names, if they are not there yet."""
+        """Create the views that the query names and that do not exist yet."""
         import duckdb
 
         try:
@@ -289,10 +291,10 @@ class Runs:
         except duckdb.Error:
             named = set()
         for name in TABLES:
-            # all of them if none is named, as in SHOW TABLES
-            if name in self._missing and (name in named or not named):
-                create_view(self._connection, name, self._found)
-                self._missing.remove(name)
+            # a query that names none, such as SHOW TABLES, gets all of them
+            if name in self._without_view and (name in named or not named):
+                create_view(self._connection, name, self._trials)
+                self._without_view.remove(name)
 
 
 def table(paths: str | Path | Iterable[str | Path], name: str) -> duckdb.DuckDBPyRelation:
@@ -312,7 +314,7 @@ def sql(paths: str | Path | Iterable[str | Path], query: str) -> duckdb.DuckDBPy
 
 
 def query_error(error: Exception) -> InputError:
-    """Return a DuckDB error as one message: the fault, its place in the query, the remedy."""
+    """Return the InputError for a DuckDB error, with its location in the query and the remedy."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     what = "\n    ".join(lines)
     remedy = "correct it: docs/sql.md has examples"
@@ -338,8 +340,8 @@ def _runs(paths: str | Path | Iterable[str | Path]) -> Runs:
 def interruptible(runs: Runs, work: Callable[[], _Result]) -> _Result:
     """Return the result of `work`; a KeyboardInterrupt stops its query on `runs` first.
 
-    In a program that has loaded pandas, the interrupt takes effect only after the query, because
-    DuckDB then holds Python's lock. `closloop sql` does not load pandas.
+    In a program that has imported pandas, the interrupt takes effect only after the query, because
+    DuckDB then holds Python's global lock. `closloop sql` does not import pandas.
     """
     done: Future[_Result] = Future()
 
@@ -355,5 +357,5 @@ def interruptible(runs: Runs, work: Callable[[], _Result]) -> _Result:
         return done.result()
     except KeyboardInterrupt:
         runs.interrupt()
-        thread.join(_PATIENCE_S)
+        thread.join(_INTERRUPT_WAIT_S)
         raise

@@ -1,4 +1,4 @@
-"""Write query results as CSV, JSON or Parquet, in batches because they may be large."""
+"""Writes results of queries as CSV, JSON or Parquet, in batches because they may be large."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _BATCH_ROWS = 100_000
 
 
 def check_output_path(path: Path) -> None:
-    """Raise InputError for a path in a trial's folder."""
+    """Raise InputError for a path in a trial's folder, where nothing may be added."""
     if (path.absolute().parent / TRIAL_FILE).exists():
         raise InputError.single(
-            str(path), "is in a trial's folder, which holds what was recorded", "choose another -o"
+            str(path), "is in a trial's folder, which has recorded files only", "choose another -o"
         )
 
 
 def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> int:
-    """Write all rows to `path`, which appears when it is complete; return their number.
+    """Write all rows to `path` atomically, and return their number.
 
     Raises InputError if the path cannot be written, if `check_output_path` refuses it, and if the
     query fails while it yields rows.
@@ -39,7 +39,7 @@ def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> in
     try:
         with whole_file(path) as partial:
             if kind == "parquet":
-                return _fetched(relation, lambda batches: write_parquet(partial, batches))
+                return _write_batches(relation, lambda batches: write_parquet(partial, batches))
             with partial.open("wb") as file:
                 return stream_result(relation, file, kind)
     except OSError as error:
@@ -47,19 +47,19 @@ def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> in
 
 
 def stream_result(relation: duckdb.DuckDBPyRelation, file: BinaryIO, kind: str) -> int:
-    """Write all rows to a binary file as `kind`, csv or json; return their number."""
+    """Write all rows to a binary file as `kind` ("csv" or "json"); return their number."""
     if kind == "csv":
-        return _fetched(relation, lambda batches: write_csv(file, batches))
+        return _write_batches(relation, lambda batches: write_csv(file, batches))
     texts = {
         name for name, of in zip(relation.columns, relation.types, strict=True) if str(of) == "JSON"
     }
-    return _fetched(relation, lambda batches: _write_json(file, batches, texts))
+    return _write_batches(relation, lambda batches: _write_json(file, batches, texts))
 
 
 def first_rows(
     relation: duckdb.DuckDBPyRelation, count: int
 ) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """Return the column names, at most `count` rows, and whether there are more."""
+    """Return the column names, the first `count` rows, and whether there are more."""
     import duckdb
 
     try:
@@ -70,7 +70,10 @@ def first_rows(
 
 
 def _write_json(file: BinaryIO, batches: Any, texts: Collection[str]) -> int:
-    """Write a JSON array, one object and line per row; `texts` name columns of JSON text."""
+    """Write a JSON array, with an object on a line for each row.
+
+    Columns in `texts` hold JSON as text, which is written as JSON.
+    """
     rows = 0
     file.write(b"[")
     for row in (row for batch in batches for row in batch.to_pylist()):
@@ -83,12 +86,15 @@ def _write_json(file: BinaryIO, batches: Any, texts: Collection[str]) -> int:
     return rows
 
 
-def _fetched(relation: duckdb.DuckDBPyRelation, take: Any) -> int:
-    """Pass the rows to `take` in record batches. Raises InputError if the query fails."""
+def _write_batches(relation: duckdb.DuckDBPyRelation, write: Any) -> int:
+    """Pass the rows to `write` in record batches; return what it returns, the number of rows.
+
+    Raises InputError if the query fails.
+    """
     import duckdb
 
     try:
-        rows: int = take(relation.to_arrow_reader(_BATCH_ROWS))
+        rows: int = write(relation.to_arrow_reader(_BATCH_ROWS))
     except duckdb.Error as error:
         raise query_error(error) from error
     except OSError as error:

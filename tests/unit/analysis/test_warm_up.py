@@ -206,7 +206,7 @@ def test_a_campaign_with_a_warm_up_is_run_reported_and_queried(tmp_path, monkeyp
 def test_a_warm_up_leaves_something_to_measure(tmp_path):
     path = tmp_path / "warm.yml"
     path.write_text(CAMPAIGN.replace("WARM_UP", "2950us"))
-    with pytest.raises(InputError, match=r"warm_up 2\.95ms leaves less than a sample_period"):
+    with pytest.raises(InputError, match=r"warm_up 2\.95ms leaves less than one sample_period"):
         load_campaign(path)
     path.write_text(CAMPAIGN.replace("WARM_UP", "2900us"))
     assert load_campaign(path).trials[0].measured_ns == (2_900_000, 3_000_000)

@@ -214,7 +214,7 @@ def test_a_table_of_another_testbed_is_refused(write):
     data = json.loads((folder / "testbed.json").read_text())
     data["ports"]["rows"][1][2] = "swp1"
     (folder / "testbed.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match="each sampled alike"):
+    with pytest.raises(InputError, match="all sampled at the same times"):
         _ = read_trial(folder).ports
 
 

@@ -150,7 +150,7 @@ def test_runs_are_found_below_any_folder_each_once(campaign, copy, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no finished trial"):
         Runs(tmp_path / "empty")
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         Runs(tmp_path / "nowhere")
 
 
@@ -162,9 +162,9 @@ def test_runs_are_found_below_any_folder_each_once(campaign, copy, tmp_path):
         ("selec 1", 'syntax error at or near "selec"', "docs/sql.md"),
         ("", "has 0 statements", "give one"),
         ("select 1; select 2", "has 2 statements", "give one"),
-        ("drop view flows", "never changed", "begin it with select"),
+        ("drop view flows", "run folders are only read", "begin it with select"),
         ("with a as (select 1) insert into trials select * from trials", "INSERT", "begin it"),
-        ("set memory_limit = '1GB'", "never changed", "begin it with"),
+        ("set memory_limit = '1GB'", "run folders are only read", "begin it with"),
         ("select * from read_text('/etc/hostname')", "Permission Error", "only the run folders"),
         ("select * from '/etc/hostname'", "does not exist", "there are trials"),
         ("select * from hidden_frame", "does not exist", "there are trials"),
@@ -193,7 +193,7 @@ def test_no_query_changes_a_file(copy, query):
     before = hashlib.sha256(path.read_bytes()).digest()
     runs = Runs(copy)
     runs.table("flows").fetchall()
-    with pytest.raises(InputError, match="never changed"):
+    with pytest.raises(InputError, match="run folders are only read"):
         runs.sql(query.format(file=path))
     assert hashlib.sha256(path.read_bytes()).digest() == before
 

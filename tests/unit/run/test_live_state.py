@@ -104,7 +104,7 @@ def test_the_state_is_valid_json(run):
 def test_a_killed_run_is_told_from_one_that_goes_on(run, tmp_path):
     journal = (run.reader.folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "journal.jsonl").write_bytes(b"".join(journal[:3]) + b'{"torn')
-    assert RunReader(tmp_path).read().ended == ("was killed: no process holds its folder any more")
+    assert RunReader(tmp_path).read().ended == ("was killed: no process locks its folder any more")
 
 
 def test_watching_takes_no_lock_and_writes_nothing(run):
@@ -135,7 +135,7 @@ def test_the_newest_of_several_runs_is_found(run, tmp_path):
         os.utime(tmp_path / name / "journal.jsonl", (at, at))
     assert find_run(tmp_path) == tmp_path / "new"
     assert find_run(tmp_path / "old") == tmp_path / "old"
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         find_run(tmp_path / "nowhere")
 
 
