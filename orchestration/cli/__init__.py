@@ -11,7 +11,7 @@ __all__ = ["VERBS", "compile", "display", "options", "plan", "run", "terminal", 
 VERBS = (
     Verb(
         "init",
-        "Write a first campaign, with comments, for answers to three questions.",
+        "Write a first campaign, with comments, from answers to three questions.",
         "orchestration.cli.init:init",
         EXPERIMENTS,
     ),
@@ -23,7 +23,7 @@ VERBS = (
     ),
     Verb(
         "run",
-        "Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was.",
+        "Run a campaign. After Ctrl-C or a crash, the same command continues it.",
         "orchestration.cli.run:run",
         EXPERIMENTS,
     ),
@@ -35,7 +35,7 @@ VERBS = (
     ),
     Verb(
         "sql",
-        "Ask run folders in SQL (DuckDB's): what no report answers.",
+        "Query run folders in SQL (of DuckDB), for questions that no report answers.",
         "orchestration.cli.sql:sql",
         RESULTS,
     ),
@@ -59,13 +59,13 @@ VERBS = (
     ),
     Verb(
         "compile",
-        "Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC.",
+        "Make a congestion control from a CatBoost model: C, BPF, a library or DOCA PCC.",
         "orchestration.cli.compile:compile",
         TUNERS,
     ),
     Verb(
         "doctor",
-        "Say what this machine can do, and what to do about what is missing.",
+        "Check what this machine can do, and say how to get what is missing.",
         "orchestration.cli.doctor:doctor",
         RACKS,
     ),

@@ -1,4 +1,4 @@
-"""`closloop check-tuner`: checks a user's tuner against the contract of all tuners."""
+"""`closloop check-tuner`: checks a user's tuner against the contract that all tuners must hold."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ def check_tuner(
     ],
     testbed: Annotated[
         list[str] | None,
-        typer.Option(help=f"Check it there; again for more. Default: {', '.join(_TESTBEDS)}."),
+        typer.Option(
+            help=f"A testbed to check it on; repeat it for more. Default: {', '.join(_TESTBEDS)}."
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A parameter, like gain=0.5; again for more.", metavar="K=V"),
+        typer.Option(
+            "--set", help="A parameter, like gain=0.5; repeat it for more.", metavar="K=V"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a tuner against the contract of all tuners, on made-up readings.
 
-    Exit code: 0 it holds, 1 it does not, 2 bad input.
+    Exit code: 0 the tuner holds the contract, 1 it does not, 2 bad input.
     """
     from inventory.files import load_testbed
     from orchestration.campaign.fields import read_param
@@ -50,7 +54,7 @@ def check_tuner(
     for text in setting or []:
         name, given, value = text.partition("=")
         if not given:
-            raise InputError.single("--set", f"{text!r} is no K=V", "write it like gain=0.5")
+            raise InputError.single("--set", f"{text!r} is not K=V", "write it like gain=0.5")
         params[name] = read_param(name, _read(value))
     faults = {
         name: contract.check_tuner(reference, load_testbed(name), params)
@@ -59,15 +63,15 @@ def check_tuner(
     if as_json:
         print_json({"tuner": reference, "faults": faults})
     else:
-        for name, found in faults.items():
-            typer.echo(f"{name}: {'holds' if not found else 'does not hold'}")
-            for fault in found:
+        for name, of_testbed in faults.items():
+            typer.echo(f"{name}: {'does not hold' if of_testbed else 'holds'}")
+            for fault in of_testbed:
                 typer.echo(textwrap.indent(str(of_text(fault)), "  "))
     raise typer.Exit(1 if any(faults.values()) else 0)
 
 
 def _read(text: str) -> object:
-    """Return a number, true or false as such; anything else as text."""
+    """Return the number or truth value that a text means, and other texts unchanged."""
     try:
         return json.loads(text)
     except ValueError:

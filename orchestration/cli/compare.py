@@ -21,7 +21,7 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders: campaigns' (runs/<campaign>), single trials', or folders that hold "
+            help="Run folders: of campaigns (runs/<campaign>), of single trials, or folders with "
             "some. The first is A, the reference.",
             metavar="A B ...",
         ),
@@ -29,7 +29,7 @@ def compare(
     margin: Annotated[
         list[str] | None,
         typer.Option(
-            help="Within this a difference does not matter: 5%, or of one metric "
+            help="Which difference is too small to matter: 5%, or for one metric "
             "slowdown_mean=15%. Default: 10%.",
             metavar="SHARE",
         ),
@@ -40,9 +40,10 @@ def compare(
 ) -> None:
     """Compare runs: is each metric equivalent, different, or is there not enough data?
 
-    Trials are paired by cell and seed, a replay with its parent; flows by their number.
+    Trials are paired by cell and seed, a replay with its parent; flows are paired by their number.
 
-    Exit code: 0 all equivalent, 1 something is not, or not enough data, 2 bad input.
+    Exit code: 0 all metrics are equivalent, 1 some are not or there is not enough data, 2 bad
+    input.
     """
     from orchestration.analysis.comparison.blocks import comparison_blocks, comparison_page
     from orchestration.analysis.comparison.equivalence import EQUIVALENT, parse_margins

@@ -1,4 +1,4 @@
-"""`closloop compile`: makes a congestion control of a CatBoost model."""
+"""`closloop compile`: makes a congestion control from a CatBoost model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def compile(
     model: Annotated[Path, 'A CatBoost regressor, saved with format="json".'],
     target: Annotated[str, "What to make: c, bpf, library or doca."] = "c",
     output: Annotated[
-        Path | None, "--output", "-o", "Where; default: the model's name in this folder."
+        Path | None, "--output", "-o", "The file; default: the model's name, in this folder."
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC.
+    """Make a congestion control from a CatBoost model: C, BPF, a library or DOCA PCC.
 
     A campaign runs it: `host: {congestion_control: {program: my_policy.c, parameters: [64, 1500,
-    0, 1000]}}`. Beside it NAME.policy.json has the trees, the model's hash and the bound on the
+    0, 1000]}}`. NAME.policy.json, beside it, has the trees, the model's hash and the bound on the
     error.
 
-    Exit code: 0 made, 2 the model is refused, 3 a compiler is missing.
+    Exit code: 0 it is made, 2 the model is refused, 3 a compiler is missing.
     """
     from orchestration.policies.compile import compile_model, known_target
 
-    made = compile_model(model, known_target(target), output, loads)
+    made = compile_model(model, known_target(target), output, check_loads)
     facts = {
         "name": made.name,
         "hash": made.model.hash,
@@ -54,16 +54,20 @@ def compile(
         typer.echo(f"  {path}")
 
 
-def loads(program: Path) -> None:
-    """Have a guest's kernel look at a BPF object, if there is one."""
+def check_loads(program: Path) -> None:
+    """Load a BPF object into a guest's kernel, if there is one. Raises InputError if it fails."""
     from collectors.bpf.policy import PolicyError
     from orchestration.backends.emulated.bpf_programs import load_in_guest
     from orchestration.kernel.cache import find_kernel
 
     if find_kernel() is None:
-        typer.echo("there is no virtual-time kernel to try it on: closloop kernel build", err=True)
+        typer.echo(
+            "the program was not loaded to check it, as there is no virtual-time kernel: "
+            "closloop kernel build",
+            err=True,
+        )
         return
     try:
         load_in_guest(program)
     except (PolicyError, TrialError) as error:
-        raise InputError(one.at(program.name) for one in error.problems) from error
+        raise InputError(problem.at(program.name) for problem in error.problems) from error

@@ -1,4 +1,4 @@
-"""`closloop doctor`: reports what this machine can do, and how to get what is missing."""
+"""`closloop doctor`: checks what this machine can do, and says how to get what is missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ _OPTIONAL_TOOLS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `missing` keeps trials from running, `note` does not."""
+    """The result of one check: `what` was checked, and what was `found`.
+
+    With the state "missing", trials cannot run on the emulated backend; with "note" they can.
+    """
 
     what: str
     state: State
@@ -55,8 +58,9 @@ class Finding:
 
     @classmethod
     def of(cls, what: str, state: State, error: ClosloopError, about: str = "") -> Finding:
-        """Return the finding that a check failed with an error."""
-        return cls(what, state, **told((one.at(about) for one in error.problems), "found"))
+        """Return the finding of a check that failed with an error."""
+        problems = (problem.at(about) for problem in error.problems)
+        return cls(what, state, **told(problems, "found"))
 
     @property
     def problem(self) -> Problem:
@@ -65,7 +69,10 @@ class Finding:
 
 
 def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
-    """Check this machine; with `boot`, boot the kernel too, with `benchmark` forward packets."""
+    """Check this machine.
+
+    With `boot`, the virtual-time kernel is booted; with `benchmark`, packets are forwarded.
+    """
     return (
         *([_forwarding()] if benchmark else []),
         _python(),
@@ -86,13 +93,13 @@ def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
 def _forwarding() -> Finding:
     what = "forwarding"
     try:
-        found = forwarding.measure(forwarding.MEASURE_S)
+        measured = forwarding.measure(forwarding.MEASURE_S)
     except NotReadyError as error:
         return Finding.of(what, "note", error)
-    forwarding.store_hops_per_s(found.hops_per_s)
-    judged = "marking" if found.judged else "without marking"
-    said = f"{found.hops_per_s:,} packet-hops a second, {judged}, for racks in real time"
-    return Finding(what, "ok", said)
+    forwarding.store_hops_per_s(measured.hops_per_s)
+    marking = "with marking" if measured.judged else "without marking"
+    found = f"{measured.hops_per_s:,} packet-hops a second, {marking}, for racks in real time"
+    return Finding(what, "ok", found)
 
 
 def _python() -> Finding:
@@ -143,16 +150,16 @@ def _disk() -> Finding:
     folder = kernel_folder()
     while not folder.exists():
         folder = folder.parent
-    cache, here = (shutil.disk_usage(place).free / 1e9 for place in (folder, "."))
+    cache, here = (shutil.disk_usage(path).free / 1e9 for path in (folder, "."))
     found = f"{here:.0f} GB free here, {cache:.0f} GB in the cache"
     if min(cache, here) < 1:
-        return Finding("disk", "missing", found, "make room: a kernel build takes 4 GB")
+        return Finding("disk", "missing", found, "free some space: a kernel build takes 4 GB")
     return Finding("disk", "ok", found)
 
 
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0))
-    return Finding("cores", "ok", f"{cores}: so many trials side by side")
+    return Finding("cores", "ok", f"{cores}: as many trials can run side by side")
 
 
 def _rights() -> Finding:
@@ -234,7 +241,7 @@ def _tools() -> Finding:
         "optional tools",
         "note",
         f"{', '.join(have) or 'none'}; no {', '.join(lack)}",
-        f"only where you want them: apt-get install {packages}",
+        f"install them if you need them: apt-get install {packages}",
     )
 
 
@@ -244,20 +251,22 @@ _STYLES: dict[str, Style] = {"ok": "good", "note": "warning", "missing": "bad"}
 @verb("Examples:  closloop doctor  |  closloop doctor --boot  |  closloop doctor --json")
 def doctor(
     boot: Annotated[bool, "Boot the virtual-time kernel too."] = False,
-    benchmark: Annotated[bool, "Try how many packets it forwards, for racks in real time."] = False,
+    benchmark: Annotated[
+        bool, "Measure how many packets this machine forwards, for racks in real time."
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what this machine can do, and what to do about what is missing.
+    """Check what this machine can do, and say how to get what is missing.
 
-    Ends with 0 if trials can run on the emulated backend, with 3 if not.
+    Exit code: 0 trials can run on the emulated backend, 3 they cannot.
     """
     from dataclasses import asdict
 
     findings = examine(boot=boot, benchmark=benchmark)
     ready = all(finding.state != "missing" for finding in findings)
     if as_json:
-        said = {"ready": ready, "findings": [asdict(finding) for finding in findings]}
-        print_json(said, indent=2)
+        data = {"ready": ready, "findings": [asdict(finding) for finding in findings]}
+        print_json(data, indent=2)
     else:
         rows = []
         for finding in findings:
@@ -266,7 +275,7 @@ def doctor(
         end = (
             "ready: closloop run examples/quickstart.yml"
             if ready
-            else "not ready for the emulated backend; the fluid one runs anywhere (--on fluid)"
+            else "not ready for the emulated backend; the fluid backend runs anywhere (--on fluid)"
         )
         show(table(("", "", ""), (), rows, heads=False), f"\n{end}")
     if not ready:

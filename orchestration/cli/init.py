@@ -1,4 +1,4 @@
-"""`closloop init`: writes a first campaign, with comments, for answers to three questions."""
+"""`closloop init`: writes a first campaign, with comments, from answers to three questions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _AnswerOptions:
-    """Options: the answers, so that nothing is asked."""
+    """Options: the answers to the questions; a question that has its option is not asked."""
 
-    testbed: Annotated[str, "Which fabric: a name from closloop inventory list, or a file."] = ""
-    workload: Annotated[str, "Which traffic: flow sizes from closloop traffic list, or a file."] = (
-        ""
-    )
-    load: Annotated[float | None, "How much of it: a share of the hosts' line rate."] = None
+    testbed: Annotated[str, "The fabric: a name from closloop inventory list, or a file."] = ""
+    workload: Annotated[str, "The flow sizes: a name from closloop traffic list, or a file."] = ""
+    load: Annotated[float | None, "The load: a share of the hosts' line rate."] = None
     incast: Annotated[
-        bool | None, typer.Option("--incast/--no-incast", help="Many hosts send to one on top.")
+        bool | None,
+        typer.Option("--incast/--no-incast", help="Add incasts, in which many hosts send to one."),
     ] = None
     compare: Annotated[str, "What to compare: ecn-tcp, ecn-roce or flowlets."] = ""
-    tuners: Annotated[str, "Only these tuners, with commas; a learned one brings its placebo."] = ""
+    tuners: Annotated[
+        str, "Only these tuners, separated by commas; a learned one comes with its placebo."
+    ] = ""
 
 
 @verb(
@@ -42,21 +43,25 @@ class _AnswerOptions:
     "closloop init my.yml --tuners secn1,acc --yes"
 )
 def init(
-    place: Annotated[
-        Path, typer.Argument(metavar="FOLDER|FILE", help="A file (*.yml), or a folder for it.")
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER|FILE", help="The file to write (*.yml), or a folder for campaign.yml."
+        ),
     ] = Path("first.yml"),
     *,
-    said: _AnswerOptions,
+    options: _AnswerOptions,
     yes: Annotated[
-        bool, "--yes", "-y", "Ask nothing: take the defaults for what is not said."
+        bool, "--yes", "-y", "Ask nothing, and use defaults for options that are not given."
     ] = False,
-    force: Annotated[bool, "Replace files that are there."] = False,
+    force: Annotated[bool, "Replace files that exist already."] = False,
 ) -> None:
-    """Write a first campaign, with comments, for answers to three questions.
+    """Write a first campaign, with comments, from answers to three questions.
 
-    Which fabric, which traffic, what to compare: asked on a terminal, or said as options. What is
-    written plans and runs as it is: published settings, rules, a learned tuner where a packaged
-    network was trained under that transport, its placebo, a warm-up, and repeats for an interval.
+    Which fabric, which traffic, what to compare? They are asked on a terminal, or given as options.
+    The campaign can be planned and run as it is. It compares published settings, rules, a learned
+    tuner if there is a packaged network for that transport, and its placebo. It has a warm-up, and
+    enough repeats for an interval.
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.skeleton.write import check_free, generate, write
@@ -64,54 +69,52 @@ def init(
     from orchestration.run.checked import checked
 
     if not force:
-        check_free(place)
-    asks = _on_terminal() and not yes
-    answers = _answers(said, asks)
-    made = generate(answers, place)
-    check_outputs(made.texts, [answers.testbed, answers.workload], "choose another place")
-    write(made, force=force)
-    checked(load_campaign(made.file), with_policies=True)
-    for path in made.texts:
-        typer.echo(f"written: {path}")
+        check_free(path)
+    answers = _answers(options, ask=_on_terminal() and not yes)
+    generated = generate(answers, path)
+    check_outputs(generated.texts, [answers.testbed, answers.workload], "choose another path")
+    write(generated, force=force)
+    checked(load_campaign(generated.file), with_policies=True)
+    for file in generated.texts:
+        typer.echo(f"written: {file}")
     typer.echo("next:")
     for command in ("plan", "run"):
-        typer.echo(f"  closloop {command} {shlex.quote(str(made.file))}")
+        typer.echo(f"  closloop {command} {shlex.quote(str(generated.file))}")
 
 
-def _answers(said: _AnswerOptions, asks: bool) -> Answers:
-    """Return the answers: as options say, else as the user says if asked, else the defaults."""
+def _answers(options: _AnswerOptions, *, ask: bool) -> Answers:
+    """Return the answers: of options, else of the user if `ask` is true, else the defaults."""
     from inventory.files import known_testbeds, load_testbed
     from orchestration.campaign.skeleton.arms import COMPARISONS, checked_load, usual_load
     from orchestration.campaign.skeleton.write import Answers, unfit
     from traffic.workloads import known_workloads, load_workload
 
     default = Answers()
-    testbed = said.testbed or default.testbed
-    if asks and not said.testbed:
+    testbed = options.testbed or default.testbed
+    if ask and not options.testbed:
         rows = [(name, load_testbed(name).description) for name in known_testbeds()]
         testbed = _choose("1. Which fabric?", rows, default.testbed)
     fabric = load_testbed(testbed)
-    workload = said.workload or default.workload
-    load = usual_load(fabric) if said.load is None else checked_load(said.load, fabric)
-    incast = default.incast if said.incast is None else said.incast
-    if asks and not said.workload:
+    workload = options.workload or default.workload
+    load = usual_load(fabric) if options.load is None else checked_load(options.load, fabric)
+    incast = default.incast if options.incast is None else options.incast
+    if ask and not options.workload:
         rows = [(name, _sizes(load_workload(name))) for name in known_workloads()]
         workload = _choose("2. Which traffic? Flow sizes:", rows, default.workload)
-    if asks and said.load is None:
+    if ask and options.load is None:
         load = _ask_load(load, fabric)
-    if asks and said.incast is None:
-        incast = typer.confirm("   With incasts, many hosts to one, on top?", default=incast)
-    compare = said.compare or default.compare
-    if asks and not said.compare:
+    if ask and options.incast is None:
+        incast = typer.confirm("   Add incasts, in which many hosts send to one?", default=incast)
+    compare = options.compare or default.compare
+    if ask and not options.compare:
         rows = [(c.name, c.title) for c in COMPARISONS.values() if unfit(c, fabric) is None]
         compare = _choose("3. What to compare?", rows, default.compare)
-    tuners = tuple(name.strip() for name in said.tuners.split(",") if name.strip())
+    tuners = tuple(name.strip() for name in options.tuners.split(",") if name.strip())
     return Answers(testbed, workload, load, incast, compare, tuners)
 
 
 def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str:
-    """Return a row's name, chosen by name or number."""
-
+    """Ask for one of `rows` (name, description), by name or number, and return its name."""
     names = [name for name, _ in rows]
     typer.echo(question)
     room = max(map(len, names))
@@ -124,7 +127,7 @@ def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str
             return names[int(answer) - 1]
         if answer in names:
             return answer
-        typer.echo(f"   {suggest(answer, names)}answer with a name or a number of the list")
+        typer.echo(f"   {suggest(answer, names)}answer with a name or a number from the list")
 
 
 def _ask_load(usual: float, fabric: Testbed) -> float:

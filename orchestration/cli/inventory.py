@@ -1,8 +1,9 @@
-"""`closloop inventory`: lists testbeds; writes and checks inventories of racks."""
+"""`closloop inventory`: lists and shows testbeds; writes and checks inventories of racks."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from orchestration.cli.options import Group, InventoryArgument, Json, Passwords,
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError, unwritable
 from orchestration.render.numbers import count
-from orchestration.render.table import Span, strong, table
+from orchestration.render.table import Span, Table, strong, table
 from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
@@ -66,31 +67,31 @@ def show_testbed(testbed: _TestbedName, as_json: Json = False) -> None:
     from inventory.files import load_testbed
     from inventory.summary import summarise
 
-    found = load_testbed(testbed)
-    summary = summarise(found)
+    loaded = load_testbed(testbed)
+    summary = summarise(loaded)
     if as_json:
         print_json(summary, indent=2, ensure_ascii=False)
     else:
-        _print_testbed(found, summary)
+        _print_testbed(loaded, summary)
 
 
 @app.command("write")
 def write_inventory(
     testbed: _TestbedName,
-    out: Annotated[Path | None, "--out", "-o", "Write to this file, which must be new."] = None,
+    out: Annotated[Path | None, "--out", "-o", "The file to write; it must not exist."] = None,
 ) -> None:
-    """Write an Ansible inventory for a rack wired as a testbed, to be edited.
+    """Write an Ansible inventory for a rack that is wired like a testbed, to be edited.
 
     Example: closloop inventory write graphcc -o rack.yml
     """
     from inventory.ansible_text import skeleton
     from inventory.files import load_testbed
 
-    found = load_testbed(testbed)
+    loaded = load_testbed(testbed)
     is_path = "/" in testbed or testbed.endswith((".yml", ".yaml"))
     # In an inventory, a testbed file's path is relative to the inventory's folder.
-    seen = os.path.relpath(testbed, out.parent if out else Path()) if is_path else testbed
-    text = skeleton(found, seen)
+    name = os.path.relpath(testbed, out.parent if out else Path()) if is_path else testbed
+    text = skeleton(loaded, name)
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -99,7 +100,7 @@ def write_inventory(
             file.write(text)
     except FileExistsError:
         raise InputError.single(
-            str(out), "this file exists", "write to another one, or remove it first"
+            str(out), "exists already", "write to another file, or remove this one first"
         ) from None
     except OSError as error:
         raise unwritable(out, error, "check the path", InputError) from error
@@ -110,9 +111,9 @@ def write_inventory(
 def check_inventory(
     inventory: InventoryArgument, *, as_json: Json = False, passwords: Passwords
 ) -> None:
-    """Prove a rack: reachability, login, cabling by LLDP, rates, MTU, tools and rights.
+    """Check a rack: reachability, login, cabling by LLDP, rates, MTU, tools and rights.
 
-    Changes nothing. Exit code: 0 all proven, 2 the inventory is wrong, 3 something of the rack is.
+    It changes nothing. Exit code: 0 all is proven, 2 the inventory is wrong, 3 the rack is wrong.
 
     Example: closloop inventory check rack.yml
     """
@@ -132,13 +133,23 @@ def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
     import shutil
 
     from inventory.summary import draw_topology
-    from orchestration.core.units import format_duration, format_rate, format_size
+    from orchestration.core.units import format_size
 
     width = shutil.get_terminal_size().columns
     show((strong(testbed.name), f"  {testbed.description}"))
     if testbed.source:
         show(Span(f"from {testbed.source}", "faint"))
     typer.echo("\n".join(["", *draw_topology(testbed, width=width), ""]))
+    for table_of_rows in _summary_tables(summary):
+        show(table_of_rows, "")
+    buffer = format_size(summary["port_buffer_bytes"])
+    typer.echo(f"MTU {summary['mtu_bytes']}B, buffer {buffer} for each switch port")
+
+
+def _summary_tables(summary: dict[str, Any]) -> Iterator[Table]:
+    """Yield tables of a testbed's tiers, links, paths and traffic classes, those that have rows."""
+    from orchestration.core.units import format_duration, format_rate, format_size
+
     tiers = [
         [
             row["name"],
@@ -179,9 +190,7 @@ def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
         ("tier", ("devices", "ports each", "down : up"), tiers),
         ("links", ("number", "rate", "delay"), links),
         ("path through", ("base RTT", "BDP"), paths),
-        ("traffic class", ("weight", "of a port", "buffer", "TCP"), classes),
+        ("traffic class", ("weight", "share of a port", "buffer", "congestion control"), classes),
     ):
         if rows:
-            show(table((head,), figures, rows), "")
-    buffer = format_size(summary["port_buffer_bytes"])
-    typer.echo(f"MTU {summary['mtu_bytes']}B, buffer {buffer} for each switch port")
+            yield table((head,), figures, rows)

@@ -1,4 +1,4 @@
-"""Output of `closloop inventory check`: a table of devices and checks, then remedies."""
+"""`closloop inventory check`: checks a rack; shows a table of devices and checks, then remedies."""
 
 from __future__ import annotations
 
@@ -26,35 +26,38 @@ _STYLES: dict[str, Style] = {
     "wrong": "bad",
     "unknown": "faint",
 }
-# If one of these fails, all later checks are unknown.
+# If one of these checks fails, the result of all later ones is unknown.
 _FIRST = ("reachable", "login")
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckedRack:
-    """A rack, its devices' surveys, and the findings."""
+    """A rack, its devices' facts, or errors where there are none, and the findings."""
 
     rack: Rack
-    found: Mapping[str, DeviceFacts | ClosloopError]
+    facts: Mapping[str, DeviceFacts | ClosloopError]
     findings: tuple[Finding, ...]
 
     def state(self, device: str, check: str) -> str:
-        """Return ok, unproven, wrong or unknown."""
+        """Return the result of a check: "ok", "unproven", "wrong" or "unknown"."""
         own = [finding for finding in self.findings if finding.device == device]
         severities = {finding.severity for finding in own if finding.check == check}
         if severities:
             return "wrong" if "wrong" in severities else "unproven"
-        survey = self.found.get(device)
-        if isinstance(survey, DeviceFacts):
-            asked = check != "fabric" or (survey.reach is not None and survey.reach.own)
-            return "ok" if asked else "unknown"
+        facts = self.facts.get(device)
+        if isinstance(facts, DeviceFacts):
+            was_checked = check != "fabric" or (facts.reach is not None and facts.reach.own)
+            return "ok" if was_checked else "unknown"
         failed = {finding.check for finding in own}
         known = CHECKS.index(check) < min((CHECKS.index(name) for name in failed), default=0)
         return "ok" if known and check in _FIRST else "unknown"
 
 
 def check_rack(inventory: Path, access: RackAccess) -> CheckedRack:
-    """Survey the rack and judge it. Raises InputError for the inventory, or NotReadyError."""
+    """Gather the facts of a rack's devices, and check them against the inventory.
+
+    Raises InputError for a wrong inventory, and NotReadyError for one that still has placeholders.
+    """
     from inventory.ansible import load_rack
     from inventory.ansible_text import is_example
 
@@ -69,14 +72,14 @@ def check_rack(inventory: Path, access: RackAccess) -> CheckedRack:
     with needs("reaching a rack", "hardware"):
         from orchestration.backends.hardware.survey import judge_rack, survey_rack
 
-        with _progress(len(rack.access)) as told:
-            found = survey_rack(rack, access.secrets, told)
-    return CheckedRack(rack, found, tuple(judge_rack(rack, found)))
+        with _progress(len(rack.access)) as report:
+            facts = survey_rack(rack, access.secrets, report)
+    return CheckedRack(rack, facts, tuple(judge_rack(rack, facts)))
 
 
 @contextmanager
 def _progress(devices: int) -> Iterator[Callable[[str], None]]:
-    """On a terminal, show on standard error how many devices are done."""
+    """On a terminal, show progress on standard error; yield a function to call with each device."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -92,8 +95,8 @@ def print_checked(checked: CheckedRack) -> None:
         device: [checked.state(device, check) for check in CHECKS] for device in checked.rack.access
     }
     rows = [
-        [strong(device), *(Span(_SHOWN[state], _STYLES[state]) for state in found)]
-        for device, found in states.items()
+        [strong(device), *(Span(_SHOWN[state], _STYLES[state]) for state in of_device)]
+        for device, of_device in states.items()
     ]
     show(table(("device", *CHECKS), (), rows), "")
     for finding in checked.findings:
@@ -102,16 +105,16 @@ def print_checked(checked: CheckedRack) -> None:
 
 
 def _notes(checked: CheckedRack) -> Iterator[str]:
-    """Yield what is not wrong, and yet good to know."""
-    surveys = [item for item in checked.found.values() if isinstance(item, DeviceFacts)]
-    for survey in surveys:
-        level = survey.system.get("lockdown")
-        if level and checked.rack.access[survey.device].nic == "roce":
+    """Yield notes: what is not wrong, but should be known."""
+    known = [item for item in checked.facts.values() if isinstance(item, DeviceFacts)]
+    for facts in known:
+        level = facts.system.get("lockdown")
+        if level and checked.rack.access[facts.device].nic == "roce":
             yield (
-                f"{survey.device}: kernel lockdown ({level}) closes debugfs: its DCQCN parameters "
+                f"{facts.device}: kernel lockdown ({level}) closes debugfs: its DCQCN parameters "
                 "can neither be read nor set"
             )
-    if not is_provisioned(survey.reach for survey in surveys):
+    if not is_provisioned(facts.reach for facts in known):
         yield "hosts have no fabric addresses yet: check again after `closloop provision`"
 
 
@@ -125,7 +128,7 @@ def _verdict(checked: CheckedRack) -> str:
 
 
 def as_json(checked: CheckedRack) -> dict[str, Any]:
-    """Return everything as JSON-ready data, including the surveys."""
+    """Return everything as JSON-ready data, including the devices' facts."""
     return {
         "rack": checked.rack.name,
         "proven": not checked.findings,
@@ -136,7 +139,7 @@ def as_json(checked: CheckedRack) -> dict[str, Any]:
         "findings": [dataclasses.asdict(finding) for finding in checked.findings],
         "surveys": {
             device: dataclasses.asdict(item)
-            for device, item in checked.found.items()
+            for device, item in checked.facts.items()
             if isinstance(item, DeviceFacts)
         },
     }

@@ -24,16 +24,16 @@ app = Group("Build, pack, show and check the virtual-time kernel.", _EPILOG)
 @app.command(epilog=_EPILOG)
 def build(
     source: Annotated[
-        Path | None, "A Linux source, tree or tarball; else the newest in Debian's archive."
+        Path | None, "A Linux source, tree or tarball; default: the newest in Debian's archive."
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Compilers side by side. Default: all cores.")
     ] = None,
-    force: Annotated[bool, "Build even if there is one."] = False,
+    force: Annotated[bool, "Build it even if there is one."] = False,
 ) -> None:
     """Build the kernel that trials run in. It is built once and kept in the user's cache.
 
-    With it goes the flow table, a BPF program that some tuners observe by.
+    The flow table, a BPF program that some tuners need, is compiled as well.
     """
     from collectors.bpf.compile import flow_table_object
     from orchestration.cli.terminal import Phases
@@ -51,9 +51,10 @@ def build(
 def wheel(
     out: Annotated[Path, "The folder to write it to."] = Path("dist"),
 ) -> None:
-    """Pack the kernel as a wheel: machines that install it build and compile nothing.
+    """Pack the kernel as a wheel; machines that install it need not build or compile anything.
 
-    In it are the BPF programs of flow tables, the sources of the patches, and their licence.
+    The wheel also has the BPF programs of flow tables, the sources of the patches, and their
+    licence.
     """
     from orchestration.kernel.cache import require_kernel
     from orchestration.kernel.wheel import make_wheel
@@ -64,7 +65,7 @@ def wheel(
 
 @app.command()
 def show(as_json: Json = False) -> None:
-    """Say which kernel trials would run in."""
+    """Show which kernel trials would run in."""
     from dataclasses import asdict
 
     from orchestration.kernel.cache import require_kernel
@@ -82,7 +83,7 @@ def show(as_json: Json = False) -> None:
 
 @app.command()
 def check(as_json: Json = False) -> None:
-    """Boot the kernel and see that its clock stands still under load."""
+    """Boot the kernel, and check that its clock stands still while the processor works."""
     from dataclasses import asdict
 
     from orchestration.kernel.boot import check_kernel

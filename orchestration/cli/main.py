@@ -16,8 +16,8 @@ from orchestration.core.problems import Code, Problem, in_words, to_json, unexpe
 
 _DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
 _UNEXPECTED_EXIT_CODE = 1
-# Warnings that were printed.
-_said: set[str] = set()
+# Warnings that were printed already.
+_printed_warnings: set[str] = set()
 
 app = typer.Typer(
     name="closloop",
@@ -32,8 +32,8 @@ for verb in verbs().values():
     app.command(verb.name, help=verb.help, rich_help_panel=verb.panel)(shown_only)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"closloop {version('closloop')}")
@@ -51,13 +51,13 @@ def options(
         typer.Option("--debug", envvar=_DEBUG_VARIABLE, help="Show tracebacks of errors."),
     ] = False,
 ) -> None:
-    """Take the options that come before the verb."""
+    """Handle the options that come before the verb."""
     if debug:
         os.environ[_DEBUG_VARIABLE] = "1"
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with a code of `orchestration.core.errors`."""
+    """Run the command line, and exit with a code of `orchestration.core.errors`."""
     warnings.showwarning = _print_notice
     as_json = "--json" in sys.argv[1:]
     try:
@@ -76,7 +76,7 @@ def main() -> NoReturn:
 
 
 def _problems_of(error: Exception) -> tuple[Sequence[Problem], int]:
-    """Return what an error says, and its exit code."""
+    """Return an error's problems, and its exit code."""
     if isinstance(error, ClosloopError):
         return error.problems, error.exit_code
     if isinstance(error, typer.Abort):
@@ -86,16 +86,16 @@ def _problems_of(error: Exception) -> tuple[Sequence[Problem], int]:
     if message is not None:
         where = getattr(getattr(error, "ctx", None), "command_path", "closloop")
         return [Problem("", message(), f"{where} --help", Code.USAGE)], InputError.exit_code
-    remedy = "this is a fault of closloop; `closloop --debug ...` shows where"
+    remedy = "this is a bug in closloop; `closloop --debug ...` shows where"
     return [unexpected(error, remedy)], _UNEXPECTED_EXIT_CODE
 
 
 def _print_notice(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning on one line, once; those other than notices are printed with their class."""
+    """Print a warning on one line, once: a FutureWarning as a notice, others with their class."""
     kind = "notice" if issubclass(category, FutureWarning) else category.__name__
     text = f"{kind}: {message}"
-    if text not in _said:
-        _said.add(text)
+    if text not in _printed_warnings:
+        _printed_warnings.add(text)
         print(text, file=sys.stderr)
 
 

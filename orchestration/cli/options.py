@@ -1,4 +1,4 @@
-"""Options shared by several verbs; `verb` lets a verb take groups of options."""
+"""Options that several verbs have, and `verb`, by which a verb can have groups of options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
 
-Json = Annotated[bool, "--json", "Print JSON, for a program."]
+Json = Annotated[bool, "--json", "Print JSON, for programs."]
 On = Annotated[str | None, "--on", "The backend: emulated, fluid, simulated or hardware."]
 Clock = Annotated[
     str | None, "--clock", "The emulated backend's time: virtual, or real on this machine's kernel."
@@ -28,19 +28,20 @@ Clock = Annotated[
 Scale = Annotated[
     str | None,
     "--scale",
-    "With --clock real: what rates are divided by, and times multiplied; auto: what fits.",
+    "With --clock real: by how much rates are divided and times multiplied; auto: as this machine "
+    "needs.",
 ]
 Jobs = Annotated[
     int,
     typer.Option(
-        "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
+        "--jobs", "-j", min=0, help="Trials side by side; 0: one per core, if memory allows."
     ),
 ]
 Repeats = Annotated[int | None, "--repeats", "Repeats, instead of the file's."]
-Out = Annotated[Path, "--out", "Where run folders are, or are made."]
-Runs = Annotated[Path, "--runs", "Where run folders are, or are made."]
+Out = Annotated[Path, "--out", "The folder of run folders."]
+Runs = Annotated[Path, "--runs", "The folder of run folders."]
 Page = Annotated[Path, "--output", "-o", "The page to write."]
-Campaigns = Annotated[Path, "--campaigns", "Where the campaign files are."]
+Campaigns = Annotated[Path, "--campaigns", "The folder of campaign files."]
 ClusterOption = Annotated[
     str,
     "--cluster",
@@ -65,10 +66,13 @@ class Passwords:
     """Options: which passwords of a rack's devices to ask for."""
 
     ask_pass: Annotated[bool, "Ask for the password of the devices' users."] = False
-    ask_become_pass: Annotated[bool, "Ask for the password that sudo wants there."] = False
+    ask_become_pass: Annotated[bool, "Ask for their sudo password."] = False
 
     def secrets(self) -> Secrets:
-        """Ask for passwords, or read CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD."""
+        """Return the passwords: asked for, or those of the environment's variables.
+
+        These are CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD.
+        """
         from orchestration.device.ssh import Secrets
 
         given = Secrets.of_environment()
@@ -80,16 +84,17 @@ class Passwords:
         return Secrets(login, become)
 
     def access(self, inventory: Path) -> RackAccess:
-        """Return the access to an inventory's rack."""
+        """Return the access to the rack of an inventory."""
         from orchestration.run.backend_factory import RackAccess
 
         return RackAccess(inventory, self.secrets())
 
 
 def enter_virtual_rack(inventory: Path | None) -> None:
-    """For a virtual rack's inventory, rerun this command inside the rack and exit with its code.
+    """Run this command again inside the rack, and exit with its code, if the rack is virtual.
 
-    Functions of the entry-point group `closloop.racks` do that, each for its kind of rack.
+    Functions of the entry-point group `closloop.racks` do that, each for its kind of rack. For
+    other inventories and None, this returns.
     """
     if inventory is None:
         return
@@ -103,12 +108,12 @@ Result = TypeVar("Result")
 
 
 def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Make a function a verb; its help ends with `epilog`.
+    """Make a function a verb whose help ends with `epilog`.
 
     `Annotated[Path, "What it is."]` declares an option, or an argument if the parameter is
-    positional without a default; a bool is a flag. Names that differ from the parameter's come
-    first: `Annotated[Path, "--out", "-o", "What it is."]`. For a parameter that is a dataclass,
-    each field becomes an option, and the function gets the object.
+    positional and has no default; a bool is a flag. Option names that differ from the parameter's
+    come before the text: `Annotated[Path, "--out", "-o", "What it is."]`. If a parameter's type is
+    a dataclass, each of its fields becomes an option, and the function gets the object.
     """
 
     def wrap(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -155,12 +160,13 @@ class Group(typer.Typer):
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
+    """Return a parameter for each field of a group of options, a dataclass."""
     hints = get_type_hints(group, include_extras=True)
     parameters = []
     for field in dataclasses.fields(group):
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
-        if default is dataclasses.MISSING:  # an option that must be given
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        if default is dataclasses.MISSING:  # a required option
             default = inspect.Parameter.empty
         option = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default)
         parameters.append(_declared(option, hints[field.name]))
@@ -169,9 +175,9 @@ def _fields(group: Any) -> list[inspect.Parameter]:
 
 def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
     """Return a parameter with the annotation that typer needs."""
-    kind, *told = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if told and all(isinstance(text, str) for text in told):
-        *names, text = told
+    kind, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if declared and all(isinstance(text, str) for text in declared):
+        *names, text = declared
         optional = parameter.default is not inspect.Parameter.empty
         if optional or names or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             if kind is bool and not names:

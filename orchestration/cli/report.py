@@ -1,6 +1,6 @@
 """`closloop report`: a campaign's finished trials as tables, a page, a PDF, CSV files.
 
-Of several runs it is an index of them, with the reports that it links to.
+For several runs it makes an index of them, which links to their reports.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ REPORT_FILE, INDEX_FILE = "report.html", "index.html"
 
 
 def chosen_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return the campaigns' folders at and below paths, each once; none for a trial's folder.
+    """Return the campaigns' folders at and below paths, each once; [] for a trial's folder.
 
-    Raises InputError for one of several paths that does not exist.
+    Raises InputError if one of several paths does not exist.
     """
     from orchestration.results.reader import trial_folders
     from orchestration.run.folder import run_folders
 
-    found: dict[Path, Path] = {}
+    campaigns: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
-            if len(paths) == 1:  # the report of one says so
+            if len(paths) == 1:  # the report of a single run refuses it
                 return []
             raise InputError.single(
-                str(path), "there is no such folder", "name run folders, or one that has some: runs"
+                str(path), "there is no such folder", "name run folders, or a folder of some: runs"
             )
         trials = [folder for folder in trial_folders(path) if folder != path]
         for folder in sorted({*(trial.parent for trial in trials), *run_folders(path)}):
-            found.setdefault(folder.resolve(), folder)
-    return list(found.values())
+            campaigns.setdefault(folder.resolve(), folder)
+    return list(campaigns.values())
 
 
 def report_index(
@@ -53,7 +53,7 @@ def report_index(
     as_json: bool,
     html: bool,
 ) -> None:
-    """Print an index of runs and, with `html`, write it and the reports that it lacks."""
+    """Print an index of runs; with `html`, write it, and the reports that are missing or old."""
     from orchestration.analysis.index import index_blocks, index_page, index_to_json
     from orchestration.core.outputs import check_outputs
     from orchestration.render.html import replace_file
@@ -65,25 +65,25 @@ def report_index(
     data = page.with_suffix(".json")
     if html:
         check_outputs([page, data], recorded_files(runs))
-    shown = []
+    entries = []
     with Phases() as phases:
         phases.phase(f"reading {len(runs)} runs")
-        for place, run in enumerate(runs):
-            phases.step(place, len(runs))
-            shown.append(_read(run, page.parent, baseline, html=html))
+        for index, run in enumerate(runs):
+            phases.step(index, len(runs))
+            entries.append(_read(run, page.parent, baseline, html=html))
     title = page.parent.resolve().name
     if as_json:
-        print_json(index_to_json(shown))
+        print_json(index_to_json(entries))
     else:
-        show(*index_blocks(title, shown))
+        show(*index_blocks(title, entries))
     if html:
-        replace_file(page, index_page(title, shown, data.name))
-        replace_file(data, json_text(index_to_json(shown)) + "\n")
+        replace_file(page, index_page(title, entries, data.name))
+        replace_file(data, json_text(index_to_json(entries)) + "\n")
         typer.echo(f"page: {page}, and {data.name}", err=True)
 
 
 def _page(paths: Sequence[Path], output: Path | None, name: str) -> Path:
-    """Return the index's file: as told, or in the folder that has all that was named."""
+    """Return the index's file: the given one, or one in the folder that contains all paths."""
     if output is not None:
         return output if output.suffix == ".html" else output / name
     if len(paths) == 1:
@@ -92,9 +92,9 @@ def _page(paths: Sequence[Path], output: Path | None, name: str) -> Path:
 
 
 def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, str]:
-    """Return a run's entry, and the path of its report from `home`.
+    """Return a run's entry of the index, and the path of its report as seen from `home`.
 
-    With `html` a report that is missing, or older than a trial, is made.
+    With `html`, a report is made if it is missing, or older than a trial.
     """
     from orchestration.analysis.index import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
@@ -109,7 +109,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
         except InputError:
             if not baseline:
                 raise
-            summary = summarise(run)  # a run that lacks that tuner has its own baseline
+            summary = summarise(run)  # a run without that tuner keeps its own baseline
         if html and _is_old(report, run):
             replace_file(report, build_page(summary))
         entry = entry_of(run, summary, history)
@@ -120,7 +120,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
 
 
 def _is_old(report: Path, run: Path) -> bool:
-    """Return whether a report is missing, or older than what a run has finished."""
+    """Return whether a report is missing, or older than one of the run's trials."""
     from orchestration.results.reader import finished_trials
     from orchestration.results.writer import TRIAL_FILE
 
@@ -139,27 +139,29 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUNS...",
-            help="A campaign's folder, runs/<campaign>, or a trial's. Several, or a folder that "
-            "holds campaigns: an index of them.",
+            help="The folder of a campaign, runs/<campaign>, or of a trial. Several, or a folder "
+            "of campaigns, give an index of them.",
         ),
     ],
-    baseline: Annotated[str, "Compare the others with this tuner (default: a fixed setting)."] = "",
+    baseline: Annotated[
+        str, "The tuner that the others are compared with (default: a fixed setting)."
+    ] = "",
     as_json: Json = False,
     html: Annotated[bool, "--html/--no-html", f"Write {REPORT_FILE} into the folder."] = True,
-    pdf: Annotated[bool, f"Write {PDF_FILE} as well. Needs Chromium."] = False,
-    csv: Annotated[Path | None, "Write every figure's numbers into this folder."] = None,
+    pdf: Annotated[bool, f"Also write {PDF_FILE}, which needs Chromium."] = False,
+    csv: Annotated[Path | None, "Write the data of every figure into this folder."] = None,
     together: Annotated[
-        bool, "Of a folder that holds campaigns: one report of all trials."
+        bool, "Make one report of all trials in a folder of campaigns, not an index."
     ] = False,
     output: Annotated[
-        Path | None, "--output", "-o", f"Of several: where {INDEX_FILE} is written."
+        Path | None, "--output", "-o", f"For several runs: where to write {INDEX_FILE}."
     ] = None,
 ) -> None:
     """Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.
 
-    Trials whose stamp says invalid are listed and counted nowhere. Of several runs an index is
-    written, index.html and index.json, with what each asks, its trials, its headline, when and
-    with what it ran, and a link to its report, which is made where it is missing or old.
+    Invalid trials are listed, and counted nowhere. For several runs, an index is written,
+    index.html and index.json. For each run it has the question, the trials, the main result, time
+    and versions, and a link to its report, which is made if it is missing or old.
 
     Examples: closloop report runs/quickstart --pdf --csv figures
 
@@ -170,17 +172,17 @@ def report(
     if len(runs) > 1:
         if pdf or csv:
             raise InputError.single(
-                "--pdf, --csv", "are of one campaign", "name one run, or add --together"
+                "--pdf, --csv", "are for one campaign", "name one run, or add --together"
             )
         report_index(run_folders, runs, output, baseline, as_json=as_json, html=html)
         return
     named = runs if len(run_folders) > 1 and runs else run_folders
     if len(named) > 1:
         raise InputError.single(
-            "--together", "one folder is reported at a time", "name the folder that holds them"
+            "--together", "needs a single folder", "name the folder that contains the others"
         )
     if output is not None:
-        raise InputError.single("--output", "is of an index of several runs", "leave it out")
+        raise InputError.single("--output", "is for an index of several runs", "leave it out")
     report_one(named[0], baseline, as_json=as_json, html=html, pdf=pdf, csv=csv)
 
 
@@ -193,7 +195,7 @@ def report_one(
     pdf: bool = False,
     csv: Path | None = None,
 ) -> None:
-    """Report one campaign, or all trials beneath a folder as one."""
+    """Report one campaign, or all trials beneath a folder as one campaign."""
     from orchestration.analysis.summary import summarise
 
     if pdf:

@@ -1,4 +1,4 @@
-"""`closloop run`, and running campaigns for other verbs."""
+"""`closloop run`, and how other verbs run campaigns."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options: how campaigns are run, and how the result is reported."""
+    """Options: how a campaign is run, and how its result is reported."""
 
     out: Out = Path("runs")
     jobs: Jobs = 0
-    fresh: Annotated[bool, "Put earlier results aside and start anew."] = False
+    fresh: Annotated[bool, "Move earlier results aside, and start again."] = False
     report: Annotated[bool, "--report/--no-report", "Report the results at the end."] = True
     cluster: ClusterOption = ""
     as_json: Json = False
@@ -55,12 +55,16 @@ class RunOptions:
         watch: bool = False,
         sink: str = "",
     ) -> Summary:
-        """Run a campaign with progress; `watch` shows its fabric, `sink` receives its records."""
+        """Run a campaign and show its progress.
+
+        `watch` shows its fabric full-screen; `sink` is the name of what receives its records.
+        Raises what `orchestration.run.launcher.launch` raises.
+        """
         if self.cluster and (watch or sink):
             raise InputError.single(
                 "--watch" if watch else "--sink",
-                "trials on a cluster's nodes are not seen from here while they run",
-                "leave it out, and see their run folders: closloop report, or closloop push",
+                "trials on a cluster's nodes cannot be watched from here while they run",
+                "leave it out, and use their run folders later: closloop report, or closloop push",
             )
         from orchestration.run.launcher import executor_named
 
@@ -92,7 +96,7 @@ class RunOptions:
         )
 
     def show(self, summary: Summary) -> None:
-        """Print the result of a run: as JSON, or as tables with the report."""
+        """Print the result of a run: as JSON, or as tables with its report."""
         if self.as_json:
             print_json(_as_json(summary))
             return
@@ -104,7 +108,7 @@ class RunOptions:
         show(summary_table(summary, warnings=not reports))
         if reports:
             report_one(summary.folder)
-        typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
+        typer.echo(f"to see the report again: closloop report {summary.folder}", err=True)
 
 
 @verb()
@@ -122,13 +126,14 @@ def run(
     sink: Annotated[
         str,
         typer.Option(
-            "--sink", envvar="CLOSLOOP_SINK", help="Send the records there too, live: influx."
+            "--sink", envvar="CLOSLOOP_SINK", help="Also send the records there, live: influx."
         ),
     ] = "",
 ) -> None:
-    """Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was.
+    """Run a campaign. After Ctrl-C or a crash, the same command continues it.
 
-    Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
+    Exit code: 0 all trials are valid, 1 some failed or are invalid, 2 bad input, 3 not ready, 130
+    interrupted.
 
     Examples: closloop run examples/thresholds.yml --on fluid
 
@@ -149,26 +154,26 @@ def run(
 
 
 def check_and_announce(campaign: Campaign, jobs: int) -> CheckedCampaign:
-    """Check a campaign, and say what a user should know before `jobs` of its trials run at once.
+    """Return a campaign that was checked, and print what a user should know before it runs.
 
-    Raises InputError for one that cannot run.
+    `jobs` is the option --jobs. Raises InputError for a campaign that cannot run.
     """
     from orchestration.run.checked import checked
 
-    ready = checked(campaign)
-    if not jobs and any(trial.clock for trial in ready.trials):
+    checked_campaign = checked(campaign)
+    if not jobs and any(trial.clock for trial in checked_campaign.trials):
         typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
-    for text in ready.notices():
+    for text in checked_campaign.notices():
         typer.echo(text, err=True)
-    return ready
+    return checked_campaign
 
 
 def rack_access(
     campaign: Campaign, inventory: Path | None, passwords: Passwords
 ) -> RackAccess | None:
-    """Return the access to the rack that a campaign needs; None if it needs or has none.
+    """Return the access to the rack that a campaign needs; None if it needs none or has none.
 
-    For a virtual rack, the whole command reruns inside it, and this does not return.
+    For a virtual rack, the whole command runs again inside it, and this does not return.
     """
     from orchestration.core.capabilities import capabilities
 
@@ -179,22 +184,23 @@ def rack_access(
 
 
 def with_rack_scale(campaign: Campaign, rack: RackAccess | None) -> Campaign:
-    """Return the campaign in the time of the rack that it runs on; say so if that is scaled."""
+    """Return the campaign with the scale of the rack that it runs on; print a note on it."""
     if rack is None:
         return campaign
     from inventory.ansible import load_rack
     from orchestration.campaign.scale import describe_scale, with_scale
 
-    made = with_scale(campaign, load_rack(rack.inventory).scale)
-    if text := describe_scale(made):
+    scaled = with_scale(campaign, load_rack(rack.inventory).scale)
+    if text := describe_scale(scaled):
         typer.echo(f"note: {text}", err=True)
-    return made
+    return scaled
 
 
 def with_chosen_scale(campaign: Campaign, text: str | None) -> Campaign:
-    """Return a campaign in real time, with the time that was asked for; say what it is.
+    """Return a campaign in real time with the scale of --scale, and print a note.
 
-    Raises InputError where a scale is not the campaign's to choose.
+    `text` is a number, "auto", or None for no scale. Raises InputError for trials that cannot have
+    a chosen scale.
     """
     if text is None:
         return campaign
@@ -207,18 +213,18 @@ def with_chosen_scale(campaign: Campaign, text: str | None) -> Campaign:
             "--scale",
             "trials on a rack have the rack's scale"
             if capabilities(campaign.trials[0].backend).on_rack
-            else "trials that are not in real time carry any rates",
+            else "only trials in real time need a scale",
             "leave it out",
         )
     testbed = campaign.testbeds[campaign.trials[0].testbed]
-    made = with_scale(campaign, parse_scale(text, testbed))
-    if said := describe_scale(made):
-        typer.echo(f"note: {said}", err=True)
-    return made
+    scaled = with_scale(campaign, parse_scale(text, testbed))
+    if note := describe_scale(scaled):
+        typer.echo(f"note: {note}", err=True)
+    return scaled
 
 
 def backend_named(name: str) -> str:
-    """Return a valid backend name. Raises InputError for a backend that runs nothing."""
+    """Return a backend's present name. Raises InputError if no campaign can run on it."""
     from orchestration.campaign.schema import check_backend
 
     try:
@@ -240,5 +246,5 @@ def _as_json(summary: Summary) -> dict[str, Any]:
             for trial, failure in summary.failed.items()
         },
         "wall_s": round(summary.wall_s, 3),
-        "repeats": [standing.to_json() for standing in summary.condition_statuses],
+        "repeats": [status.to_json() for status in summary.condition_statuses],
     }

@@ -1,4 +1,4 @@
-"""`closloop signals`: lists what can be measured and set, and which backends offer it."""
+"""`closloop signals`: lists signals and knobs, with the backends that offer them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def signals(
 ) -> None:
     """List the signals and knobs that are declared, and the backends that offer them.
 
-    A tuner names what it observes and turns by these names.
+    A tuner names the signals that it observes and the knobs that it sets.
     """
     data = declared()
     if as_json:

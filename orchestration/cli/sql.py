@@ -33,18 +33,18 @@ def sql(
         list[Path],
         typer.Argument(metavar="RUNS...", help="Run folders, or folders that have some."),
     ],
-    query: Annotated[str, "One SQL statement that reads; - takes it from stdin."],
+    query: Annotated[str, "One SQL statement that only reads; - reads it from standard input."],
     kind: Annotated[
-        str | None, "--format", "table, csv, json or parquet; else what -o's name says."
+        str | None, "--format", "table, csv, json or parquet; default: by the name of -o."
     ] = None,
     as_json: Annotated[bool, "--json", "The same as --format json."] = False,
     output: Annotated[Path | None, "--output", "-o", "Write all rows to this file."] = None,
 ) -> None:
-    """Ask run folders in SQL (DuckDB's): what no report answers.
+    """Query run folders in SQL (of DuckDB), for questions that no report answers.
 
     Tables: trials, reasons, schedule, flows, ports, hosts, actions, events, each with the columns
-    run, campaign and trial; `describe flows` lists a table's columns. Invalid trials are in them:
-    join trials, where valid. Nothing is written but what -o names.
+    run, campaign and trial; `describe flows` lists a table's columns. They have invalid trials too:
+    join trials, where valid. Nothing is written except the file of -o.
     """
     from orchestration.core.outputs import check_outputs
     from orchestration.results.reader import recorded_files
@@ -60,10 +60,10 @@ def sql(
     kind = "json" if as_json else kind or _of_name(output, FORMATS)
     check_known("--format", "unknown {!r}", [kind], FORMATS, "give ")
     if output is None and kind == "parquet":
-        raise InputError.single("--format", "parquet goes to a file", "name one: -o rows.parquet")
+        raise InputError.single("--format", "parquet needs a file", "name one: -o rows.parquet")
     if output is not None and kind == "table":
         raise InputError.single(
-            "-o", f"{output} does not say a format", "give --format csv, json or parquet"
+            "-o", f"{output} does not name a format", "give --format csv, json or parquet"
         )
     if output is not None:
         check_output_path(output)
@@ -101,12 +101,12 @@ def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) ->
     from orchestration.render.terminal import show
 
     shown = [
-        Column(name, bool(rows) and all(isinstance(row[at], int | float | None) for row in rows))
-        for at, name in enumerate(columns)
+        Column(name, bool(rows) and all(isinstance(row[i], int | float | None) for row in rows))
+        for i, name in enumerate(columns)
     ]
     show(Table(shown, [Row([_text(value) for value in row]) for row in rows]))
     if more:
-        typer.echo(f"the first {_MAX_ROWS:,} rows; --format csv gives all", err=True)
+        typer.echo(f"only the first {_MAX_ROWS:,} rows; --format csv prints all", err=True)
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-# Has "json" once this process has printed JSON: standard output holds one document.
+# Has "json" once this process has printed JSON: standard output must have a single document.
 printed: set[str] = set()
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def print_json(data: object, indent: int | None = 1, **how: Any) -> None:
 
 
 def write_page(text: str, path: Path, what: str = "page") -> None:
-    """Write a page, or what belongs to one, and print its path.
+    """Write a page, or another file (`what`), and print its path.
 
     Raises NotReadyError if it cannot be written.
     """
@@ -50,7 +50,7 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
 
 class Phases:
-    """Shows work in phases: a bar on a terminal, a line per phase elsewhere. A context manager."""
+    """Shows work in phases: a bar on a terminal, elsewhere a line per phase. A context manager."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -77,14 +77,14 @@ class Phases:
         self._progress.stop()
 
     def phase(self, name: str) -> None:
-        """Begin a phase."""
+        """End the present phase and begin the next one."""
         self._end()
         self._task = self._progress.add_task(name, total=None)
         if not self._live:
             print(f"{name} ...", file=sys.stderr, flush=True)
 
     def step(self, done: int, total: int) -> None:
-        """Show the progress of the phase."""
+        """Show that `done` of `total` steps of the phase are done."""
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
 

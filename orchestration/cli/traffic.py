@@ -1,4 +1,4 @@
-"""`closloop traffic`: the flow-size distributions that campaigns can name."""
+"""`closloop traffic`: lists and shows workloads, the distributions of flow sizes."""
 
 from __future__ import annotations
 

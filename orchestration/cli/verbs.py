@@ -1,8 +1,7 @@
-"""The verbs of all packages, and loading the one that is called.
+"""The verbs of all packages; the module of a verb is loaded when the verb is called.
 
-A package, ours or a user's, declares its verbs as a tuple of `Verb` behind an entry point of the
-group `closloop.verbs`. A verb's module is loaded when it is called: importing them all, and reading
-their options, took a third of the time of `closloop --help`.
+A package, of closloop or of a user, declares its verbs as a tuple of `Verb` behind an entry point
+of the group `closloop.verbs`. To import all of them took a third of the time of `closloop --help`.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from orchestration.core.plugins import PluginError, load_all
 from orchestration.core.verb import PANELS, Verb
 
 GROUP = "closloop.verbs"
-# Its verbs come first under their headings.
+# The package whose verbs come first under each heading.
 _OWN = "core"
 
 
 @cache
 def verbs() -> dict[str, Verb]:
-    """Return all packages' verbs by name, in the order of the help.
+    """Return the verbs of all packages by name, in the order of the help.
 
     A package that cannot be loaded, and a verb whose name is taken, are left out with a warning.
     """
-    found: dict[str, Verb] = {}
+    by_name: dict[str, Verb] = {}
     packages = load_all(GROUP)
     for package in sorted(packages, key=lambda name: (name != _OWN, name)):
         try:
@@ -39,16 +38,16 @@ def verbs() -> dict[str, Verb]:
             warnings.warn(str(error), FutureWarning, stacklevel=2)
             continue
         for verb in declared:
-            if found.setdefault(verb.name, verb) is not verb:
+            if by_name.setdefault(verb.name, verb) is not verb:
                 text = f"{package} offers another verb {verb.name!r}, which is left out"
                 warnings.warn(text, FutureWarning, stacklevel=2)
     order = {panel: number for number, panel in enumerate(PANELS)}
-    ranked = sorted(found.values(), key=lambda verb: order.get(verb.panel, len(order)))
+    ranked = sorted(by_name.values(), key=lambda verb: order.get(verb.panel, len(order)))
     return {verb.name: verb for verb in ranked}
 
 
 class Verbs(TyperGroup):
-    """The group of all verbs: shows `verbs()`, and loads the verb that is called."""
+    """The group of all verbs: its help shows `verbs()`; it loads the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the called verb's name, the verb with its options, and the remaining arguments."""
@@ -58,21 +57,21 @@ class Verbs(TyperGroup):
 
 def load(name: str) -> Any:
     """Import a verb, and return its typer command."""
-    found = resolve_name(verbs()[name].target)
-    if not isinstance(found, typer.Typer):
-        return command_of(name, found)
-    alone = typer.Typer(add_completion=False)
-    alone.add_typer(found, name=name)
-    group: Any = typer.main.get_command(alone)
+    target = resolve_name(verbs()[name].target)
+    if not isinstance(target, typer.Typer):
+        return command_of(name, target)
+    app = typer.Typer(add_completion=False)
+    app.add_typer(target, name=name)
+    group: Any = typer.main.get_command(app)
     return group.commands[name]
 
 
 def command_of(name: str, function: Callable[..., Any]) -> Any:
     """Return a function as a typer command."""
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, epilog=getattr(function, "epilog", None))(function)
-    return typer.main.get_command(alone)
+    app = typer.Typer(add_completion=False)
+    app.command(name, epilog=getattr(function, "epilog", None))(function)
+    return typer.main.get_command(app)
 
 
 def shown_only() -> None:
-    """Stand for a verb in the help."""
+    """Stand for a verb in the help, until the verb is loaded."""

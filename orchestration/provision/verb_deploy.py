@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.compile import loads
+from orchestration.cli.compile import check_loads
 from orchestration.cli.options import Json, Passwords, enter_virtual_rack, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError
@@ -111,7 +111,7 @@ def _for_campaigns(source: Path | None, name: str, undo: str) -> None:
 
     if source is not None:
         called = name or source.stem
-        made = put(source, called, loads)
+        made = put(source, called, check_loads)
         typer.echo(f"{called}: version {made.number} is in force ({made.digest})")
     elif undo:
         back = DeployedPolicy(undo).undo()

@@ -285,7 +285,7 @@ def test_a_scale_is_asked_for_in_real_time_only(file, monkeypatch):
     assert with_chosen_scale(load_campaign(file), None).trials[0].scale == 1
     for clock, backend, text, says in (
         ("real", "emulated", "0", "no scale"),
-        ("virtual", "emulated", "40", "carry any rates"),
+        ("virtual", "emulated", "40", "only trials in real time need a scale"),
         ("virtual", "hardware", "40", "the rack's scale"),
     ):
         with pytest.raises(InputError, match=says):

@@ -181,5 +181,5 @@ def test_ray_is_not_imported_without_the_option(tmp_path):
 def test_watching_trials_of_a_cluster_is_refused(tmp_path):
     from orchestration.cli.run import RunOptions
 
-    with pytest.raises(InputError, match="not seen from here"):
+    with pytest.raises(InputError, match="cannot be watched from here"):
         RunOptions(cluster="auto").run(None, watch=True)

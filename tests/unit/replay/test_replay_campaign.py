@@ -68,7 +68,10 @@ def test_a_replay_of_a_file_has_seeds_of_its_own_and_knows_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("repeats: 1\n" + parent(("secn2", 1, 1)), ":11: no tuner of the campaign is called 'secn2'"),
+        (
+            "repeats: 1\n" + parent(("secn2", 1, 1)),
+            ":11: no tuner of the campaign is called 'secn2'",
+        ),
         ("repeats: 1\n" + parent(("deep", 1, 1), ("deep", 1, 2)), ":12: a second trial for 'deep'"),
         (
             "repeats: 4\n" + parent(("deep", 1, 1)),
