@@ -85,14 +85,14 @@ def check_roce(campaign: Fields, testbed: Testbed | None, folder: Path) -> Itera
             f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             "let the host, the testbed's classes and the patterns name the same one",
         )
-    if "roce" in host.model_fields_set and not roce:
+    if roce:
+        yield from _check_payload(host, testbed)
+    elif "roce" in host.model_fields_set:
         yield LocatedProblem(
             ("host", "roce"),
             f"no host has a RoCE NIC: their congestion control is {host.congestion_control}",
             "remove it, or use `congestion_control: dcqcn`",
         )
-    if roce:
-        yield from _check_payload(host, testbed)
     control = roce[0] if roce else ""
     if control == PROGRAM and host.roce.program is None:
         yield LocatedProblem(

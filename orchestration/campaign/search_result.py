@@ -59,14 +59,14 @@ class ResultInterval(StrictModel):
 class ResultRank(StrictModel):
     """A setting that was verified at fresh seeds, as compared with the best one.
 
-    `behind` is its regret minus that of the best setting. `told_apart` says whether this difference
-    is significant (paired t-test with Holm's correction).
+    `behind` is its regret minus that of the best setting. `differs` says whether this difference is
+    significant (paired t-test with Holm's correction).
     """
 
     setting: Params
     regret: float | None
     behind: ResultInterval | None = None
-    told_apart: bool = False
+    differs: bool = Field(default=False, alias="told_apart")
 
 
 class ResultCondition(StrictModel):
@@ -114,7 +114,7 @@ class SearchResult(StrictModel):
     `testbeds` has `fabric_digest` by testbed name, `ranges` the final range of each parameter.
     """
 
-    found: Literal[1]
+    format: Literal[1] = Field(alias="found")
     closloop: str
     campaign: ResultCampaign
     backend: str

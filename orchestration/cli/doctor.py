@@ -46,26 +46,31 @@ _OPTIONAL_TOOLS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: `what` was checked, and what was `found`.
+    """The result of one check: `what` was checked, and with which `result`.
 
     With the state "missing", trials cannot run on the emulated backend; with "note" they can.
     """
 
     what: str
     state: State
-    found: str
+    result: str
     remedy: str = ""
 
     @classmethod
     def of(cls, what: str, state: State, error: ClosloopError, about: str = "") -> Finding:
         """Return the finding of a check that failed with an error."""
         problems = (problem.at(about) for problem in error.problems)
-        return cls(what, state, **told(problems, "found"))
+        return cls(what, state, **told(problems, "result"))
 
     @property
     def problem(self) -> Problem:
         """What is wrong, and the remedy."""
-        return Problem("", self.found, self.remedy, Code.NOT_READY)
+        return Problem("", self.result, self.remedy, Code.NOT_READY)
+
+    def to_json(self) -> dict[str, str]:
+        """Return the finding as JSON-ready data."""
+        data = {"what": self.what, "state": self.state, "found": self.result}
+        return {**data, "remedy": self.remedy}
 
 
 def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
@@ -260,12 +265,11 @@ def doctor(
 
     Exit code: 0 trials can run on the emulated backend, 3 they cannot.
     """
-    from dataclasses import asdict
 
     findings = examine(boot=boot, benchmark=benchmark)
     ready = all(finding.state != "missing" for finding in findings)
     if as_json:
-        data = {"ready": ready, "findings": [asdict(finding) for finding in findings]}
+        data = {"ready": ready, "findings": [finding.to_json() for finding in findings]}
         print_json(data, indent=2)
     else:
         rows = []

@@ -194,27 +194,22 @@ class _Login:
 
         device, before = self._access.device, connection.gateway
         is_device = hop.name == self._access.address
-        # Ansible's ssh looks for a jump host's key in the user's file only
-        known = self._files[-1 if is_device else 0]
-        at = f"{connection.host} port {connection.port}"
-        where = f"{hop.user}@{at}"
-        host = connection.host
+        address = f"{connection.host} port {connection.port}"
+        where = f"{hop.user}@{address}"
         if not is_device:
             where = f"jump host {hop.name} ({where})"
-            host = f"jump host {hop.name} ({at})"
-        if isinstance(error, paramiko.BadHostKeyException):
-            return LoginRefused(
-                device,
-                f"{host} has another host key than the known one: somebody may be in between",
-                f"find out why; if it was reinstalled, remove its old key from {known}",
-            )
         text = self._secrets.hide(getattr(error, "text", "") or str(error))
+        is_unknown_key = "not found in known_hosts" in text
+        if isinstance(error, paramiko.BadHostKeyException) or (
+            is_unknown_key and isinstance(error, paramiko.SSHException)
+        ):
+            host = connection.host if is_device else f"jump host {hop.name} ({address})"
+            return self._host_key_refused(connection, host, is_device, is_unknown_key)
         transport = connection.client.get_transport()
         if isinstance(error, paramiko.AuthenticationException) or (
             type(error) is paramiko.SSHException
             and transport is not None
             and transport.initial_kex_done
-            and "not found in known_hosts" not in text
         ):
             remedy = (
                 "check the user and its key (ansible_user, ansible_ssh_private_key_file), or give "
@@ -231,14 +226,6 @@ class _Login:
                 remedy = "allow it in that host's sshd_config (AllowTcpForwarding, PermitOpen)"
             return DeviceGone(device, what, remedy)
         if isinstance(error, paramiko.SSHException):
-            if "not found in known_hosts" in text:
-                scan = f"ssh-keyscan -p {connection.port} {connection.host}"
-                scan = f"ssh {before.original_host} {scan}" if before else scan
-                return LoginRefused(
-                    device,
-                    f"the host key of {host} is not known",
-                    f"compare its key with one you trust, then: {scan} >> {known}",
-                )
             return DeviceGone(
                 device, f"no SSH with {where}: {text}", "see whether it runs and can be reached"
             )
@@ -247,6 +234,26 @@ class _Login:
             remedy = "see whether it runs, and HostName and Port of its Host in ~/.ssh/config"
         return DeviceGone(
             device, f"{where} cannot be reached: {text or type(error).__name__}", remedy
+        )
+
+    def _host_key_refused(
+        self, connection: Connection, host: str, is_device: bool, is_unknown_key: bool
+    ) -> LoginRefused:
+        """Return the error for a hop whose host key is not known, or is another one."""
+        # Ansible's ssh looks for a jump host's key in the user's file only
+        known = self._files[-1 if is_device else 0]
+        if not is_unknown_key:
+            return LoginRefused(
+                self._access.device,
+                f"{host} has another host key than the known one: somebody may be in between",
+                f"find out why; if it was reinstalled, remove its old key from {known}",
+            )
+        scan, before = f"ssh-keyscan -p {connection.port} {connection.host}", connection.gateway
+        scan = f"ssh {before.original_host} {scan}" if before else scan
+        return LoginRefused(
+            self._access.device,
+            f"the host key of {host} is not known",
+            f"compare its key with one you trust, then: {scan} >> {known}",
         )
 
     def _proxy_failed(self, hop: Hop, output: bytes) -> DeviceError:

@@ -240,7 +240,7 @@ def _of_nics(setting: Params) -> list[str]:
 def _indistinguishable(ranking: Sequence[ResultRank]) -> list[str]:
     """Return which verified settings are not significantly worse than the best, as lines."""
     best = ranking[0].setting
-    similar = [rank for rank in ranking[1:] if not rank.told_apart]
+    similar = [rank for rank in ranking[1:] if not rank.differs]
     if not similar:
         return ["all other verified settings are worse beyond chance"] if ranking[1:] else []
     identical = [rank for rank in similar if rank.behind is not None and rank.behind.is_nothing]

@@ -193,7 +193,7 @@ def test_fresh_seeds_undo_the_winners_curse() -> None:
     budget = SearchBudget(27, 0, 60)
     found = objective.search(SPACE, 1, budget)
     answer = verify(found, {0: {}}, budget.verify, objective.figures, objective.measure, {})
-    assert not any(one.told_apart for one in answer.ranking)
+    assert not any(one.differs for one in answer.ranking)
     assert answer.conditions[0].headroom.mean == 0
     asked = {ask.seed.purpose for ask in objective.figures._of}
     assert asked == {SEARCH, VERIFICATION}
@@ -228,8 +228,8 @@ def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -
     budget = SearchBudget(27, 3, 8)
     found = objective.search(SPACE, 2, budget)
     answer = verify(found, {0: {}, 1: {}}, budget.verify, objective.figures, objective.measure, {})
-    assert answer.conditions[0].ranking[-1].told_apart
-    assert not answer.conditions[0].ranking[0].told_apart
+    assert answer.conditions[0].ranking[-1].differs
+    assert not answer.conditions[0].ranking[0].differs
     # half of 4 octaves in two dimensions at 5 % each, over the oracle's own 10 x 1.0
     assert 0.1 < answer.headroom.low <= answer.headroom.mean <= answer.headroom.high < 0.3
     for one in answer.conditions:
