@@ -28,6 +28,7 @@ from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.congestion import roce_controls
 from orchestration.core.files import sha256_of
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.repeats import StoppingRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
@@ -187,19 +188,13 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     params = resolve_params(folder, tuner.params(repeat))
     params = with_checkpoint(name, params, file.host.congestion_control)
     actions = actions_of(name, params)
-    drivers = [spec.driver.name for spec in traffic]
-    deciders = (name, decider(name, params)[0])
-    kinds = [spec.kind for spec in traffic]
-    classes = class_files((*deciders, *drivers, *kinds))
     own_actions = {key: of_repeat(path, repeat) for key, path in actions.items()}
-    params |= own_actions
-    workloads = [workload for spec in traffic for workload in spec.named("workload")]
-    traces = {path for spec in traffic for path in spec.named("file")}
+    tuner_spec = TunerSpec(name, {**params, **own_actions})
     return TrialSpec(
         campaign=file.campaign,
         testbed=cell.testbed_name,
         backend=schema.check_backend(file.backend),
-        tuner=TunerSpec(name, params),
+        tuner=tuner_spec,
         traffic=traffic,
         seed=seed if replayed is None else replayed.seed,
         repeat=repeat,
@@ -208,16 +203,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
         sample_period_ns=file.sample_period,
         action_period_ns=file.action_period or file.sample_period,
         decision_latency_ns=file.latency_ns,
-        faults=tuple(
-            FaultSpec(
-                down_ns=fault.down,
-                up_ns=fault.up,
-                convergence_ns=fault.convergence,
-                links=fault.links,
-                share=fault.share or 0.0,
-            )
-            for fault in file.faults
-        ),
+        faults=tuple(_fault(fault) for fault in file.faults),
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
@@ -226,11 +212,10 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
         ),
         cell=_labels(cell, tuner),
         files={
-            **{path: sha256_of(path) for path in (cell.testbed_name, *workloads) if is_path(path)},
-            **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(traces)},
-            **_checkpoint_digest(name, params),
+            **_traffic_digests(cell.testbed_name, traffic, repeat),
+            **_checkpoint_digest(name, tuner_spec.params),
             **({roce.program: sha256_of(roce.program)} if roce and roce.program else {}),
-            **{path: sha256_of(path) for path in classes},
+            **{path: sha256_of(path) for path in _class_files(tuner_spec, traffic)},
             **{f"{ACTIONS}{path}": sha256_of(own_actions[key]) for key, path in actions.items()},
         },
         parent=_parent_name(file.parent, replayed),
@@ -241,6 +226,33 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
         warm_up_ns=file.warm_up,
         allow_starvation=file.allow_starvation,
     )
+
+
+def _fault(fault: schema.Fault) -> FaultSpec:
+    return FaultSpec(
+        down_ns=fault.down,
+        up_ns=fault.up,
+        convergence_ns=fault.convergence,
+        links=fault.links,
+        share=fault.share or 0.0,
+    )
+
+
+def _traffic_digests(testbed: str, traffic: Sequence[PatternSpec], repeat: int) -> dict[str, str]:
+    """Return the digests of the files that a trial's testbed, workloads and traces are in."""
+    workloads = [workload for spec in traffic for workload in spec.named("workload")]
+    traces = {path for spec in traffic for path in spec.named("file")}
+    return {
+        **{path: sha256_of(path) for path in (testbed, *workloads) if is_path(path)},
+        **{path: sha256_of(of_repeat(path, repeat)) for path in sorted(traces)},
+    }
+
+
+def _class_files(tuner: TunerSpec, traffic: Sequence[PatternSpec]) -> list[str]:
+    """Return the files of users' classes: of the tuner, of patterns, and of what sends flows."""
+    drivers = [spec.driver.name for spec in traffic]
+    kinds = [spec.kind for spec in traffic]
+    return class_files((tuner.name, decider(tuner.name, tuner.params)[0], *drivers, *kinds))
 
 
 def _fabric(file: schema.CampaignFile) -> FabricSpec:

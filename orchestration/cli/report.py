@@ -18,6 +18,7 @@ from orchestration.core.errors import InputError
 
 if TYPE_CHECKING:
     from orchestration.analysis.index import Entry
+    from orchestration.analysis.summary import Summary
 
 REPORT_FILE, INDEX_FILE = "report.html", "index.html"
 
@@ -214,8 +215,14 @@ def report_one(
         from orchestration.render.terminal import show
 
         show(*report_blocks(summary))
-    if not (html or pdf or csv):
-        return
+    if html or pdf or csv:
+        _write_report(summary, run_folder, html=html, pdf=pdf, csv=csv)
+
+
+def _write_report(
+    summary: Summary, run_folder: Path, *, html: bool, pdf: bool, csv: Path | None
+) -> None:
+    """Draw a report, and write it as a page, a PDF, or CSV files; print their paths."""
     from orchestration.analysis.report.report_page import build_report
     from orchestration.render.html import replace_file
 
