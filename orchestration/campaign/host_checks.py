@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from inventory.strictyaml import Loc, suggest
@@ -59,20 +59,8 @@ def check_roce(campaign: Fields, testbed: Testbed | None, folder: Path) -> Itera
         return
     locations = controls_of(testbed, host, campaign.get("traffic", ()))
     roce = [control for control in locations if control in roce_controls()]
-    where = locations[roce[0]] if roce else ("host", "congestion_control")
-    if (
-        testbed is not None
-        and testbed.switch
-        and testbed.switch.lossless
-        and locations
-        and not roce
-    ):
-        yield LocatedProblem(
-            ("testbed",),
-            f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
-            f"{' or '.join(locations)} have no NIC that obeys pauses",
-            f"use `congestion_control: {DCQCN}`, or remove 'pfc' from the testbed",
-        )
+    if locations and not roce:
+        yield from _check_lossless(locations, testbed)
     if host.loss_detection != Host().loss_detection and set(locations) <= set(roce_controls()):
         yield LocatedProblem(
             ("host", "loss_detection"),
@@ -96,7 +84,7 @@ def check_roce(campaign: Fields, testbed: Testbed | None, folder: Path) -> Itera
     control = roce[0] if roce else ""
     if control == PROGRAM and host.roce.program is None:
         yield LocatedProblem(
-            where,
+            locations[PROGRAM],
             "congestion_control: program needs the program's file",
             "write it like {program: my_policy.c}",
         )
@@ -106,7 +94,19 @@ def check_roce(campaign: Fields, testbed: Testbed | None, folder: Path) -> Itera
         yield from _check_rates_of_set(host, testbed)
 
 
+def _check_lossless(controls: Iterable[str], testbed: Testbed | None) -> Iterator[LocatedProblem]:
+    """Report lossless switches, where no host has a RoCE NIC."""
+    if testbed is not None and testbed.switch and testbed.switch.lossless:
+        yield LocatedProblem(
+            ("testbed",),
+            f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
+            f"{' or '.join(controls)} have no NIC that obeys pauses",
+            f"use `congestion_control: {DCQCN}`, or remove 'pfc' from the testbed",
+        )
+
+
 def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[LocatedProblem]:
+    """Report a payload that does not fit into frames, or is not a multiple of 4 bytes."""
     max_bytes = MAX_PAYLOAD_BYTES
     if testbed is not None:
         max_bytes = min(max_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)

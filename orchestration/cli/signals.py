@@ -45,15 +45,15 @@ def declared() -> dict[str, Any]:
     return {
         "signals": [
             {
-                "key": one.key,
-                "scope": one.scope,
-                "unit": one.unit,
-                "kind": _KINDS[one.cumulative],
-                "recorded": one.recorded,
-                "help": one.help,
-                "backends": _having(one.key),
+                "key": signal.key,
+                "scope": signal.scope,
+                "unit": signal.unit,
+                "kind": _KINDS[signal.cumulative],
+                "recorded": signal.recorded,
+                "help": signal.help,
+                "backends": _backends_with(signal.key),
             }
-            for one in SIGNALS
+            for signal in SIGNALS
         ],
         "knobs": [
             {
@@ -62,10 +62,15 @@ def declared() -> dict[str, Any]:
                 "table": knob.table,
                 "help": knob.help,
                 "columns": [
-                    {"name": one.name, "unit": one.unit, "bounds": one.range, "help": one.help}
-                    for one in knob.columns
+                    {
+                        "name": column.name,
+                        "unit": column.unit,
+                        "bounds": column.range,
+                        "help": column.help,
+                    }
+                    for column in knob.columns
                 ],
-                "backends": _having(knob.name),
+                "backends": _backends_with(knob.name),
             }
             for knob in KNOBS.values()
         ],
@@ -81,7 +86,7 @@ def as_markdown(data: dict[str, Any]) -> str:
         "`orchestration/core/signals.py` and `knobs.py`.",
         "",
         "A tuner names the signals that it observes and the knobs that it turns; `closloop plan`",
-        "refuses it on a backend that lacks one. What is kept is in a run folder's tables.",
+        "refuses it on a backend that lacks row. What is kept is in a run folder's tables.",
         "Hosts' signals are kept at every tenth reading; a tuner that observes them has them with",
         "each. Those of RoCE NICs are -1 where hosts have none; `dcqcn` is set where they are",
         "under DCQCN.",
@@ -95,14 +100,14 @@ def as_markdown(data: dict[str, Any]) -> str:
 def _tables(data: dict[str, Any]) -> list[Table]:
     signals = [
         [
-            one["key"],
-            one["unit"],
-            one["kind"],
-            "yes" if one["recorded"] else "no",
-            _where(one["backends"]),
-            one["help"],
+            row["key"],
+            row["unit"],
+            row["kind"],
+            "yes" if row["recorded"] else "no",
+            _where(row["backends"]),
+            row["help"],
         ]
-        for one in data["signals"]
+        for row in data["signals"]
     ]
     knobs = [
         [
@@ -131,8 +136,11 @@ def _where(names: list[str]) -> str:
     return "all" if len(names) == len(backends()) else ", ".join(names) or "none"
 
 
-def _having(what: str) -> list[str]:
-    """Return the backends that offer a signal or knob, with some fabric."""
-    from orchestration.core.capabilities import backends
+def _backends_with(name: str) -> list[str]:
+    """Return the backends that offer a signal or knob in at least row mode."""
+    from orchestration.core.capabilities import Mode, backends
 
-    return [one.name for one in backends(lambda mode: what in (*mode.signals, *mode.knobs))]
+    def offers(mode: Mode) -> bool:
+        return name in (*mode.signals, *mode.knobs)
+
+    return [backend.name for backend in backends(offers)]

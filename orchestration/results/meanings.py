@@ -166,4 +166,4 @@ _STAMP_ROWS = (
      "the congestion control ran with other parameters than its name says"),
     ("imported", "window", _W, "each flow had a window, so that thresholds hardly change anything"),
 )  # fmt: skip
-STAMP_CODES = tuple(StampCode(*one) for one in _STAMP_ROWS)
+STAMP_CODES = tuple(StampCode(*row) for row in _STAMP_ROWS)
