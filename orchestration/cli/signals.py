@@ -86,7 +86,7 @@ def as_markdown(data: dict[str, Any]) -> str:
         "`orchestration/core/signals.py` and `knobs.py`.",
         "",
         "A tuner names the signals that it observes and the knobs that it turns; `closloop plan`",
-        "refuses it on a backend that lacks row. What is kept is in a run folder's tables.",
+        "refuses it on a backend that lacks one. What is kept is in a run folder's tables.",
         "Hosts' signals are kept at every tenth reading; a tuner that observes them has them with",
         "each. Those of RoCE NICs are -1 where hosts have none; `dcqcn` is set where they are",
         "under DCQCN.",
@@ -137,7 +137,7 @@ def _where(names: list[str]) -> str:
 
 
 def _backends_with(name: str) -> list[str]:
-    """Return the backends that offer a signal or knob in at least row mode."""
+    """Return the backends that offer a signal or knob in at least one mode."""
     from orchestration.core.capabilities import Mode, backends
 
     def offers(mode: Mode) -> bool:

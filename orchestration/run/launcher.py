@@ -42,7 +42,7 @@ class LiveSink(Protocol):
         """Receive the remaining records, and end."""
 
     def spool(self, trial: TrialSpec) -> SpoolNote:
-        """Return the executor where a trial's process writes records for this sink."""
+        """Return where a trial's process puts its records for this sink."""
 
     def before(self, listener: Listener) -> Listener:
         """Return a listener that passes every event on to this sink and to `listener`."""
