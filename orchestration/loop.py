@@ -50,15 +50,15 @@ def run_loop(
     rig.start()
     end_ns = trial.duration_ns + trial.drain_ns
     every = trial.samples_per_action
-    period_ns, tick, more = trial.sample_period_ns, 0, True
+    period_ns, tick, flows_left = trial.sample_period_ns, 0, True
     times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []
     # isinstance() of a protocol looks up each of its methods, so it is asked once
     batching = rig if isinstance(rig, ReadsAhead) else None
-    while more and tick < len(times_ns):
+    while flows_left and tick < len(times_ns):
         until = tick + every - tick % every if tuner.decides else None
         due_ns = times_ns[tick:until]
-        observations, more = (
+        observations, flows_left = (
             batching.readings(due_ns) if batching is not None else _read_once(rig, due_ns[0])
         )
         for observation in observations:
@@ -66,10 +66,10 @@ def run_loop(
             progress(observation.t_ns, trial.duration_ns)
         tick += len(observations)
         if not tuner.decides:
-            decisions = (tick if more else tick - 1) // every
+            decisions = (tick if flows_left else tick - 1) // every
             continue
         since_decision += [observation["qlen_bytes"] for observation in observations]
-        if more and tick % every == 0:
+        if flows_left and tick % every == 0:
             observation = observations[-1]
             mean = np.mean(since_decision, axis=0)
             since_decision.clear()
@@ -90,8 +90,8 @@ def run_loop(
 
 def _read_once(rig: Rig, t_ns: int) -> tuple[Sequence[Observation], bool]:
     """Wait until `t_ns` and read; return the reading, and False once all flows have ended."""
-    more = rig.wait_until(t_ns)
-    return (rig.observe(),), more
+    flows_left = rig.wait_until(t_ns)
+    return (rig.observe(),), flows_left
 
 
 class _Bounded:

@@ -148,24 +148,24 @@ class _DilatedRig:
         changes = tuple(_converted(change, self._shorter) for change in applied.changes)
         return Applied(applied.t_ns // self._factor, changes)
 
-    def _observation(self, seen: Observation) -> Observation:
-        took_ns = seen.took_ns
+    def _observation(self, observation: Observation) -> Observation:
+        took_ns = observation.took_ns
         if took_ns is not None:
             # rounded up, plus one ns because the start was rounded down
             took_ns = np.where(took_ns == MISSING, MISSING, took_ns // self._factor + 2)
         return Observation(
-            t_ns=seen.t_ns // self._factor,
-            age_ns=self._shorter(seen.age_ns),
-            values={key: self._value(key, array) for key, array in seen.values.items()},
+            t_ns=observation.t_ns // self._factor,
+            age_ns=self._shorter(observation.age_ns),
+            values={key: self._value(key, array) for key, array in observation.values.items()},
             settings={
                 knob: {
                     name: self._shorter(array) if (knob, name) in _TIME_SETTINGS else array
                     for name, array in columns.items()
                 }
-                for knob, columns in seen.settings.items()
+                for knob, columns in observation.settings.items()
             },
-            taken_ns=None if seen.taken_ns is None else seen.taken_ns // self._factor,
-            taken_by={key: array // self._factor for key, array in seen.taken_by.items()},
+            taken_ns=None if observation.taken_ns is None else observation.taken_ns // self._factor,
+            taken_by={key: array // self._factor for key, array in observation.taken_by.items()},
             took_ns=took_ns,
         )
 

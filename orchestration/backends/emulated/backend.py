@@ -90,33 +90,15 @@ class EmulatedBackend:
         Raises NotReadyError before the trial starts if the machine lacks the memory. If a tuner is
         given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
-        trial, testbed, tuner = bpf_programs.with_compiled_policy(run.trial), run.testbed, run.tuner
-        kernel = self._kernel(replace(run, trial=trial))
-        lacks, late_ns = kernel.lacks, kernel.shapers_late_ns
-        dctcp = bpf_programs.dctcp_program(trial, lacks)
-        # what devices are set to, in the time of the clock
-        clock_trial, slow = dilated_trial(trial), scaled(testbed, trial.scale)
-        if dctcp:
-            clock_trial = with_dctcp_program(clock_trial, dctcp[1])
-        plan = plan_fabric(slow, clock_trial.host, trial.seed, trial.fabric, lacks, late_ns)
-        job = Job(
-            trial,
-            testbed,
-            plan,
-            fault_steps(clock_trial, slow, plan),
-            run.schedule,
-            host_observes=None if tuner is None else tuple(tuner.observes),
-            flow_object=bpf_programs.flow_object(trial.fabric),
-            keep_flow_table=self._flow_table,
-            mark_object=bpf_programs.mark_object(lacks),
-            dctcp=dctcp,
-            tuners=entry_points(),
-        )
+        run = replace(run, trial=bpf_programs.with_compiled_policy(run.trial))
+        trial, tuner = run.trial, run.tuner
+        kernel = self._kernel(run)
+        job = self._job(run, kernel)
         write_job(run.folder, job)
         stages = _StageClock()
         server = None
         if tuner is not None:
-            server = TunerServer(run.folder, tuner, testbed, trial.seed)
+            server = TunerServer(run.folder, tuner, run.testbed, trial.seed)
 
         def listen(message: dict[str, Any]) -> None:
             stages.note(message)
@@ -133,14 +115,43 @@ class EmulatedBackend:
         findings = [*record.facts.get("findings", ()), *kernel.findings]
         facts = {
             **record.facts,
-            **plan.facts,
+            **job.plan.facts,
             **kernel.facts,
             **({"findings": findings} if findings else {}),
-            "red": _marking_facts(record, trial.fabric, lacks),
+            "red": _marking_facts(record, trial.fabric, kernel.lacks),
             "stages_s": dict(stages.seconds),
         }
         record = replace(record, facts=facts)
         return record if server is None else server.complete(record)
+
+    def _job(self, run: TrialRun, kernel: _TrialKernel) -> Job:
+        """Return the job of a trial: its plans are in the time of the clock."""
+        trial, testbed = run.trial, run.testbed
+        dctcp = bpf_programs.dctcp_program(trial, kernel.lacks)
+        clock_trial, slow = dilated_trial(trial), scaled(testbed, trial.scale)
+        if dctcp:
+            clock_trial = with_dctcp_program(clock_trial, dctcp[1])
+        plan = plan_fabric(
+            slow,
+            clock_trial.host,
+            trial.seed,
+            trial.fabric,
+            kernel.lacks,
+            kernel.shapers_late_ns,
+        )
+        return Job(
+            trial,
+            testbed,
+            plan,
+            fault_steps(clock_trial, slow, plan),
+            run.schedule,
+            host_observes=None if run.tuner is None else tuple(run.tuner.observes),
+            flow_object=bpf_programs.flow_object(trial.fabric),
+            keep_flow_table=self._flow_table,
+            mark_object=bpf_programs.mark_object(kernel.lacks),
+            dctcp=dctcp,
+            tuners=entry_points(),
+        )
 
     def _kernel(self, run: TrialRun) -> _TrialKernel:
         """Return the kernel on which a trial runs. Raises NotReadyError as `run` does."""

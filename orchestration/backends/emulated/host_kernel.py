@@ -56,27 +56,27 @@ def own_namespaces_argv(init: Path) -> list[str]:
 
     It dies with the thread that starts it.
     """
-    die = ["setpriv", "--pdeathsig", "KILL"]
-    own = ["unshare", *_NAMESPACES, "--propagation", "private", "--fork", "--kill-child=KILL"]
-    return [*die, *own, str(init)]
+    setpriv = ["setpriv", "--pdeathsig", "KILL"]
+    unshare = ["unshare", *_NAMESPACES, "--propagation", "private", "--fork", "--kill-child=KILL"]
+    return [*setpriv, *unshare, str(init)]
 
 
-def missing_parts(what: str = "a rack") -> tuple[str, ...]:
+def missing_parts(purpose: str = "a rack") -> tuple[str, ...]:
     """Return the names of the parts that this machine's kernel lacks, none of them `NEEDED`.
 
-    Nothing is left behind. Raises NotReadyError if `what` cannot be built, because the user is not
-    root or a part of `NEEDED` is missing.
+    Nothing is left behind. Raises NotReadyError, which names the `purpose`, if the user is not root
+    or a part of `NEEDED` is missing.
     """
     if os.geteuid():
         raise NotReadyError(
-            f"{what} in real time is made of this machine's namespaces, which takes root",
+            f"{purpose} in real time is made of this machine's namespaces, which takes root",
             "run it with sudo; or in virtual time, which needs no root: leave --clock real out",
         )
     try:
         lacks = tuple(run_in_namespaces(_NAMESPACES, "orchestration.backends.emulated.host_kernel"))
     except RuntimeError as error:
         raise NotReadyError(
-            f"this machine does not allow namespaces for {what} in real time: {error}",
+            f"this machine does not allow namespaces for {purpose} in real time: {error}",
             "a container needs --privileged for that; or run it in virtual time: leave --clock out",
         ) from error
     if without := [name for name in NEEDED if name in lacks]:
@@ -93,10 +93,10 @@ def run_in_namespaces(namespaces: Sequence[str], module: str, *arguments: str) -
 
     `namespaces` are options of unshare. Raises RuntimeError with the last line of its errors.
     """
-    own = ["unshare", *namespaces, "--fork", "--kill-child=KILL"]
+    unshare = ["unshare", *namespaces, "--fork", "--kill-child=KILL"]
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [*own, sys.executable, "-P", "-m", module, *arguments],
+        [*unshare, sys.executable, "-P", "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": path, "PATH": f"{os.environ.get('PATH', '')}:{_SBIN}"},
         capture_output=True,
         text=True,

@@ -65,10 +65,10 @@ class Windows:
             return
         alpha = self._alpha + trips * ALPHA_GAIN * (marked - self._alpha)
         # The probability of at least one CE packet in a window of independently marked packets.
-        seen = -np.expm1(window / segment * np.log1p(-np.minimum(marked, 1 - 1e-12)))
-        cut = 0.5 * alpha * seen * trips * window
-        after = np.maximum(window + grown * limited * (1 - seen) - cut, self._floor)
-        self._threshold = np.where((seen > 0.5) & (acked > 0), after, self._threshold)
+        mark_probability = -np.expm1(window / segment * np.log1p(-np.minimum(marked, 1 - 1e-12)))
+        cut = 0.5 * alpha * mark_probability * trips * window
+        after = np.maximum(window + grown * limited * (1 - mark_probability) - cut, self._floor)
+        self._threshold = np.where((mark_probability > 0.5) & (acked > 0), after, self._threshold)
         self._alpha = alpha
         self.window = after
 

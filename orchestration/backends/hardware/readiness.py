@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from inventory.rack import Rack, scaled
@@ -22,33 +22,44 @@ _NOT_FROM_SWITCHES = (*DERIVED, *BALANCING_KEYS, *FLOW_TABLE)
 
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
     """Raise NotReadyError if the rack is wired differently from the campaign's testbed."""
-    problems = []
-    have, want = rack.testbed, scaled(testbed, rack.scale)
-    for other, device, text in (
-        (have, want.device, "the inventory"),
-        (want, have.device, f"testbed {want.name}"),
-    ):
-        missing = sorted(set(device) - set(other.device))
-        problems += [f"{name}: {text} has no such device" for name in missing]
-    for name in sorted(set(have.device) & set(want.device)):
-        ours = [(have.peer_device(p).name, p.rate_bps) for p in have.ports_of[name]]
-        theirs = [(want.peer_device(p).name, p.rate_bps) for p in want.ports_of[name]]
-        for number, pair in enumerate(theirs):
-            if number >= len(ours) or ours[number] != pair:
-                actual = f"{ours[number][0]} at {ours[number][1]}" if number < len(ours) else "none"
-                problems.append(
-                    f"{name}: link {number} goes to {pair[0]} at {pair[1]} bit/s in testbed "
-                    f"{want.name}, and to {actual} in the inventory"
-                )
-        if len(ours) > len(theirs):
-            problems.append(f"{name}: has {len(ours)} links, {len(theirs)} in {want.name}")
-    if have.classes != want.classes:
-        problems.append(f"the traffic classes of {have.name} are not those of {want.name}")
+    actual, expected = rack.testbed, scaled(testbed, rack.scale)
+    in_inventory, in_testbed = set(actual.device), set(expected.device)
+    problems = [
+        *(
+            f"{name}: the inventory has no such device"
+            for name in sorted(in_testbed - in_inventory)
+        ),
+        *(
+            f"{name}: testbed {expected.name} has no such device"
+            for name in sorted(in_inventory - in_testbed)
+        ),
+    ]
+    for name in sorted(in_inventory & in_testbed):
+        problems += _wiring_problems(name, actual, expected)
+    if actual.classes != expected.classes:
+        problems.append(f"the traffic classes of {actual.name} are not those of {expected.name}")
     raise_problems(
-        f"rack {rack.name} is not wired like testbed {want.name}",
+        f"rack {rack.name} is not wired like testbed {expected.name}",
         problems,
         "correct closloop_links in the inventory, or name the testbed that the rack has",
     )
+
+
+def _wiring_problems(name: str, actual: Testbed, expected: Testbed) -> Iterator[str]:
+    """Yield the differences between a device's links in the inventory and in the testbed."""
+    links, expected_links = (
+        [(testbed.peer_device(port).name, port.rate_bps) for port in testbed.ports_of[name]]
+        for testbed in (actual, expected)
+    )
+    for number, (peer, rate_bps) in enumerate(expected_links):
+        if number >= len(links) or links[number] != (peer, rate_bps):
+            other = f"{links[number][0]} at {links[number][1]}" if number < len(links) else "none"
+            yield (
+                f"{name}: link {number} goes to {peer} at {rate_bps} bit/s in testbed "
+                f"{expected.name}, and to {other} in the inventory"
+            )
+    if len(links) > len(expected_links):
+        yield f"{name}: has {len(links)} links, {len(expected_links)} in {expected.name}"
 
 
 def check_scale(rack: Rack, trials: Iterable[TrialSpec]) -> None:
@@ -81,7 +92,7 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
                     f"{switch.device}: offers no {signal}, which {', '.join(names)} observes"
                 )
     raise_problems(
-        "a tuner observes signals that the switches do not have",
+        "a tuner observes signals that the switches do not rack_testbed",
         problems,
         "run static tuners on this rack, or turn the counters on where the switch has them: "
         "`closloop provision` does that, and docs/sonic.md says which release offers what",
@@ -122,7 +133,7 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
     remedy = "wait until that run has ended; a lease that nobody renews ends by itself"
     raise_problems("the rack is in use", held, remedy)
     remedy = "`closloop restore INVENTORY` puts back what that run found"
-    raise_problems("devices have not been restored after an earlier run", left, remedy)
+    raise_problems("devices rack_testbed not been restored after an earlier run", left, remedy)
 
 
 def raise_problems(title: str, problems: list[str], remedy: str) -> None:

@@ -102,9 +102,9 @@ class CircuitBreaker:
             )
 
     @staticmethod
-    def _crossed(what: str) -> GuardrailCrossed:
+    def _crossed(event: str) -> GuardrailCrossed:
         return GuardrailCrossed(
-            f"the circuit breaker ended the trial: {what}",
+            f"the circuit breaker ended the trial: {event}",
             "look at the thresholds that were set before, in actions.parquet; the limits are in "
             "closloop_safety.corridor in the inventory",
         )

@@ -84,16 +84,7 @@ def restore_open_runs(
                 "stop that run: it then restores the rack itself",
             )
     nonce = uuid4().hex
-    lease = {
-        "holder": holder_name("closloop restore"),
-        "nonce": nonce,
-        "ttl_s": _LEASE_S,
-        "heir_of": [run.run for run in runs if not run.alive],
-        "restoring": True,
-    }
-    requests = {device: (agent, ("lease.take", lease)) for device, agent in agents.items()}
-    leases = gather(requests, RESTORE_TIMEOUT_S)
-    refused = {d: error for d, error in leases.items() if isinstance(error, DeviceError)}
+    refused = _take_leases(agents, nonce, [run.run for run in runs if not run.alive])
     free = {device: agent for device, agent in agents.items() if device not in refused}
     try:
         outcomes = _settle(free, ledger, parts, force=True, refused=refused, forget=forget)
@@ -115,6 +106,25 @@ def restore_open_runs(
             with suppress(DeviceError):
                 call(agent, "lease.drop", nonce=nonce)
     return outcomes
+
+
+def _take_leases(
+    agents: Mapping[str, AgentClient], nonce: str, heir_of: Sequence[str]
+) -> dict[str, DeviceError]:
+    """Take a lease on every device for a restore; return the errors of devices that refuse it.
+
+    The lease replaces those of the runs `heir_of`.
+    """
+    lease = {
+        "holder": holder_name("closloop restore"),
+        "nonce": nonce,
+        "ttl_s": _LEASE_S,
+        "heir_of": list(heir_of),
+        "restoring": True,
+    }
+    requests = {device: (agent, ("lease.take", lease)) for device, agent in agents.items()}
+    answers = gather(requests, RESTORE_TIMEOUT_S)
+    return {device: error for device, error in answers.items() if isinstance(error, DeviceError)}
 
 
 def settle_dead_runs(agents: Mapping[str, AgentClient], ledger: Ledger) -> list[RestoreResult]:
