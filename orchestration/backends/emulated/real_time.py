@@ -95,7 +95,7 @@ def _check_controls(testbed: Testbed, trials: Sequence[TrialSpec], lacks: Collec
 
 
 def replaceable_dctcp(lacks: Collection[str]) -> set[str]:
-    """Return DCTCP's name if the kernel lacks it and accepts a program in its place, else {}."""
+    """Return DCTCP's name if the kernel lacks it and accepts a program for it, else nothing."""
     accepts = kernel_release() >= OLDEST and VMLINUX.exists()
     return {DCTCP} & {*lacks} if accepts else set()
 

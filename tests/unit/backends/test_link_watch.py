@@ -100,5 +100,5 @@ def test_what_the_kernel_says(tmp_path):
         (tmp_path / name / "carrier_changes").write_text(changes)
     read = read_links({"interfaces": ["eth0", "eth1", "eth9"]}, str(tmp_path))
     assert read == {"eth0": [1, 2], "eth1": [0, 5], "eth9": [0, -1]}
-    with pytest.raises(OperationError, match="no interface"):
+    with pytest.raises(OperationError, match="not an interface"):
         read_links({"interfaces": ["../eth0"]}, str(tmp_path))

@@ -189,7 +189,7 @@ def test_a_setting_that_no_run_writes_is_not_written(name: str) -> None:
         lambda: snapshot({"sysctls": [name]}),
         lambda: write_sysctls({"values": {name: "0"}}),
     ):
-        with pytest.raises(OperationError, match="no setting that runs write"):
+        with pytest.raises(OperationError, match="is not a setting that runs may write"):
             refuses()
 
 
