@@ -39,7 +39,7 @@ def test_an_import_is_reported_compared_and_exported(files):
     assert (done["flows"], done["done"], done["valid"]) == (1, 1, True)
     assert "samples of ports" in done["missing"]
     again = run(*IMPORT, "-o", "runs/theirs", "--label", "b")
-    assert "not taken over: samples of ports" in again.output
+    assert "not imported: samples of ports" in again.output
     report = run("report", "runs/theirs", "--json", "--no-html")
     (condition,) = json.loads(report.stdout)["conditions"]
     assert [arm["tuner"] for arm in condition["tuners"]] == ["a", "b"]
@@ -81,7 +81,7 @@ def test_flows_of_a_csv_for_a_replay(files):
     done = json.loads(run(*words, "-o", "one.csv", "--json").stdout)
     assert (done["flows"], done["dropped"]) == (1, {"x": 1})
     said = run(*words, "-o", "two.csv").output
-    assert "dropped: 1 flows with an end that is no host of the testbed: x (1)" in said
+    assert "dropped: 1 flows of addresses that are no hosts of the testbed: x (1)" in said
     assert (files / "two.csv").read_text() == "start_ns,src,dst,bytes,class\n0,h1,h2,2000,all\n"
 
 

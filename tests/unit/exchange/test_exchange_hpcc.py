@@ -350,6 +350,6 @@ def test_bad_files_are_refused_with_their_line_and_leave_nothing(imported, tmp_p
 
 def test_an_import_is_never_written_over(imported):
     imported()
-    with pytest.raises(InputError, match="imported there already"):
+    with pytest.raises(InputError, match="the same flows are there already"):
         imported()
     imported("another label")
