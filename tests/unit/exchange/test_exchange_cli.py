@@ -65,7 +65,7 @@ def test_what_a_verb_needs_is_said_at_once(files):
     with pytest.raises(InputError) as caught:
         run("import", "omnetpp", "flow.txt")
     assert [problem.where for problem in caught.value.problems] == ["--mapping", "--out"]
-    with pytest.raises(InputError, match="neither flows nor their ends"):
+    with pytest.raises(InputError, match="neither a flow file nor an fct file"):
         run("import", "hpcc", "--topology", "topology.txt", "-o", "runs/x")
     with pytest.raises(InputError, match="--base"):
         run(*IMPORT, "-o", "runs/x", "--base", "2")
