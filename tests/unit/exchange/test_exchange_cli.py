@@ -91,7 +91,7 @@ def test_the_help_lists_importers_without_loading_them():
         "print(CliRunner().invoke(app, ['import', '--help']).output, *sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert "Take over a run of OMNeT++" in shown
+    assert "Import a run of OMNeT++" in shown
     assert "orchestration.exchange.verbs" in shown
     assert "orchestration.exchange.omnetpp_import" not in shown
     assert "numpy" not in shown

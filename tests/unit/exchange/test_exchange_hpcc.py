@@ -265,7 +265,10 @@ BAD = {
     ),
     "flow-empty-size": ({"flow": FLOWS.replace(" 1200 ", " 0 ")}, "flow.txt:3: the size is 0"),
     "flow-switch": ({"flow": FLOWS.replace("1 3 3", "1 4 3")}, "flow.txt:3: node 4 is a switch"),
-    "flow-unknown": ({"flow": FLOWS.replace("1 3 3", "1 9 3")}, "flow.txt:3: node 9 does not exist"),
+    "flow-unknown": (
+        {"flow": FLOWS.replace("1 3 3", "1 9 3")},
+        "flow.txt:3: node 9 does not exist",
+    ),
     "flow-itself": ({"flow": FLOWS.replace("1 3 3", "1 1 3")}, "flow.txt:3: .* to itself"),
     "flow-base": (
         {"flow": FLOWS.replace("2.00", "1.00"), "fct": None},

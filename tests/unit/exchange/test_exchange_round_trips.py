@@ -181,7 +181,8 @@ def test_a_trials_flows_come_home_from_the_simulator_with_their_numbers(trial, p
     (item,) = read_source(trial)
     done = export_hpcc(item, place / "out")
     assert "here 90 B" in " ".join(done.notes)
-    assert "the simulator's switches always have PFC; here they drop what does not fit" in done.notes
+    pfc = "the simulator's switches always have PFC; here they drop what does not fit"
+    assert pfc in done.notes
     out = place / "out"
     files = HpccFiles(
         out / "topology.txt", out / "flow.txt", config=out / "config.txt", names=out / "names.json"
