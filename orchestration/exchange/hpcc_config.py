@@ -11,7 +11,7 @@ multiple.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -313,25 +313,7 @@ def config_text(
 
     `down` are the three values of LINK_DOWN, `prefix` is the folder as the simulator sees it.
     """
-    testbed = item.testbed
-    buffer_bytes = max(port.buffer_bytes for port in testbed.switch_ports)
-    buffer_mib = max(1, math.ceil(buffer_bytes / 2**20))
-    if buffer_mib * 2**20 != buffer_bytes:
-        notes.append(f"a port's buffer of {buffer_bytes} B is rounded up to {buffer_mib} MiB")
-    if not testbed.switch:
-        notes.append("in the simulator a switch's ports share a buffer; here each port has its own")
-    if not (testbed.switch and testbed.switch.lossless):
-        notes.append("the simulator's switches always have PFC; here they drop what does not fit")
-    if item.spec.load_balancing != ECMP:
-        balancing = item.spec.load_balancing
-        notes.append(
-            f"the simulator's switches do ECMP; here they do {balancing.kind} "
-            f"({balancing.route_by})"
-        )
-    notes.append(
-        f"a packet in the simulator has {HEADER_BYTES} B beside its payload, here "
-        f"{testbed.wire_bytes(1) - 1} B"
-    )
+    notes += _fabric_notes(item)
     notes += _about_control(item, control)
     if clock.base_ns != BASE_NS:
         notes.append(
@@ -346,7 +328,7 @@ def config_text(
     lines = {
         "ENABLE_QCN": "1",
         "USE_DYNAMIC_PFC_THRESHOLD": "1",
-        "PACKET_PAYLOAD_SIZE": testbed.mss_bytes,
+        "PACKET_PAYLOAD_SIZE": item.testbed.mss_bytes,
         "TOPOLOGY_FILE": f"{prefix}/topology.txt",
         "FLOW_FILE": f"{prefix}/flow.txt",
         "TRACE_FILE": f"{prefix}/trace.txt",
@@ -362,12 +344,41 @@ def config_text(
         "KMAX_MAP": by_rate(1),
         "KMIN_MAP": by_rate(0),
         "PMAX_MAP": by_rate(2),
-        "BUFFER_SIZE": buffer_mib,
+        "BUFFER_SIZE": _buffer_mib(_buffer_bytes(item.testbed)),
         "QLEN_MON_FILE": f"{prefix}/qlen.txt",
         "QLEN_MON_START": clock.base_ns,
         "QLEN_MON_END": clock.dump_ns,
     }
     return "".join(f"{key} {value}\n" for key, value in lines.items())
+
+
+def _buffer_bytes(testbed: Testbed) -> int:
+    return max(port.buffer_bytes for port in testbed.switch_ports)
+
+
+def _buffer_mib(size_bytes: int) -> int:
+    """Return a buffer's size in whole MiB, rounded up."""
+    return max(1, math.ceil(size_bytes / 2**20))
+
+
+def _fabric_notes(item: ExportedTrial) -> Iterator[str]:
+    """Yield how the simulator's fabric differs from the trial's."""
+    testbed, balancing = item.testbed, item.spec.load_balancing
+    size_bytes = _buffer_bytes(testbed)
+    size_mib = _buffer_mib(size_bytes)
+    if size_mib * 2**20 != size_bytes:
+        yield f"a port's buffer of {size_bytes} B is rounded up to {size_mib} MiB"
+    if not testbed.switch:
+        yield "in the simulator a switch's ports share a buffer; here each port has its own"
+    if not (testbed.switch and testbed.switch.lossless):
+        yield "the simulator's switches always have PFC; here they drop what does not fit"
+    if balancing != ECMP:
+        here = f"{balancing.kind} ({balancing.route_by})"
+        yield f"the simulator's switches do ECMP; here they do {here}"
+    yield (
+        f"a packet in the simulator has {HEADER_BYTES} B beside its payload, here "
+        f"{testbed.wire_bytes(1) - 1} B"
+    )
 
 
 def _about_control(item: ExportedTrial, control: HpccControl) -> list[str]:
@@ -381,10 +392,10 @@ def _about_control(item: ExportedTrial, control: HpccControl) -> list[str]:
         + (f", except {differences_text(own, other)}" if other else "")
     ]
     if control.mode == DCTCP and "DCTCP_RATE_AI" not in other:
-        here = rate_step_mbps(testbed, paths, testbed.mss_bytes + HEADER_BYTES)
+        step_mbps = rate_step_mbps(testbed, paths, testbed.mss_bytes + HEADER_BYTES)
         notes.append(
             f"run.py's DCTCP_RATE_AI is computed for 13us and 1,000 B; for this fabric it would be "
-            f"{here}Mb/s (--set DCTCP_RATE_AI={here}Mb/s)"
+            f"{step_mbps}Mb/s (--set DCTCP_RATE_AI={step_mbps}Mb/s)"
         )
     if control.mode not in ECN_MODES:
         notes.append(

@@ -258,14 +258,7 @@ def _flows(
                     "rounds seconds"
                 )
                 findings.append(Reason("start-rounded", "warning", text))
-    first_ns = int(start.min())
-    if first_ns < base_ns:
-        raise InputError.single(
-            str(flows.path if flows else fct.path if fct else ""),
-            f"a flow starts at {format_duration(first_ns, 9)}, before the base time of "
-            f"{format_duration(base_ns)}",
-            f"give the time that becomes time 0: --base {first_ns // 10**9}s",
-        )
+    _check_starts(str(flows.path if flows else fct.path if fct else ""), int(start.min()), base_ns)
     done = end >= 0
     keys, klass = np.unique(group << 32 | port, return_inverse=True)
     marks = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
@@ -280,6 +273,17 @@ def _flows(
         status=np.where(done, DONE, UNFINISHED),
         ideal=standalone if fct is not None else None,
     )
+
+
+def _check_starts(path: str, first_ns: int, base_ns: int) -> None:
+    """Raise InputError if the first flow starts before the time that becomes time 0."""
+    if first_ns < base_ns:
+        raise InputError.single(
+            path,
+            f"a flow starts at {format_duration(first_ns, 9)}, before the base time of "
+            f"{format_duration(base_ns)}",
+            f"give the time that becomes time 0: --base {first_ns // 10**9}s",
+        )
 
 
 def _missing(

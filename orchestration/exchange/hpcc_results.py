@@ -290,7 +290,7 @@ def _read(path: Path, topology: HpccTopology, end_ns: int) -> QueueHistogram:
     head(path, 1)
     ports = port_counts(topology)
     last = QueueHistogram(-1, {})
-    here: QueueHistogram | None = None
+    block: QueueHistogram | None = None
     chosen: QueueHistogram | None = None
     for number, line in numbered_lines(path, "copy the file again"):
         cells = line.split()
@@ -299,33 +299,33 @@ def _read(path: Path, topology: HpccTopology, end_ns: int) -> QueueHistogram:
         try:
             if cells[0] == b"time:":
                 (t_ns,) = (int(cell) for cell in cells[1:])
-                if here is not None:
-                    _check_counts_grow(path, number, last, here)
-                    last = here
+                if block is not None:
+                    _check_counts_grow(path, number, last, block)
+                    last = block
                 if t_ns <= last.until_ns:
                     what = f"the time {t_ns} ns is not after {last.until_ns} ns"
                     refuse(path, number, what, "give the file of one run")
-                here = QueueHistogram(t_ns, {})
+                block = QueueHistogram(t_ns, {})
                 if chosen is None and t_ns >= end_ns:
-                    chosen = here
+                    chosen = block
                 continue
             values = [int(cell) for cell in cells]
         except ValueError:
             refuse(
                 path, number, f"{shown(line.strip())} is not the samples of a queue", CHECK_FORMAT
             )
-        if here is None:
+        if block is None:
             refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
         switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
         known = switch in topology.switches and 1 <= port <= ports[switch]
         if not known or not counts or min(counts) < 0:
             what = f"{shown(line.strip())} is not a queue of {topology.path} with its counts"
             refuse(path, number, what, "give the topology file of the same run")
-        here.counts[switch, port - 1] = counts
-    if here is None:
+        block.counts[switch, port - 1] = counts
+    if block is None:
         raise InputError.single(str(path), "has no `time:` line", CHECK_FORMAT)
-    _check_counts_grow(path, number, last, here)
-    return chosen or here
+    _check_counts_grow(path, number, last, block)
+    return chosen or block
 
 
 def _check_counts_grow(
