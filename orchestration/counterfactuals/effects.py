@@ -197,10 +197,10 @@ class Paths:
         if port in last_hops:
             return "yes" if len(last_hops) == 1 else "maybe"
         for target in attachment(self._testbed, dst):
-            here = set(attachment(self._testbed, src))
-            while here and here != {target}:
-                ports = [p for name in sorted(here) for p in self._hops[name].get(target, ())]
+            switches = set(attachment(self._testbed, src))
+            while switches and switches != {target}:
+                ports = [p for name in sorted(switches) for p in self._hops[name].get(target, ())]
                 if any(hop.index == port for hop in ports):
                     return "yes" if len(ports) == 1 and len(last_hops) == 1 else "maybe"
-                here = {self._testbed.peer_device(hop).name for hop in ports}
+                switches = {self._testbed.peer_device(hop).name for hop in ports}
         return "no"

@@ -143,16 +143,20 @@ def _queue(answer: Answer) -> Table:
     rows = [
         [
             name,
-            *(f"{n:,}" if n >= 0 else NOTHING for n in (one.marked_packets, one.dropped_packets)),
-            format_size(one.sent_bytes) if one.sent_bytes >= 0 else NOTHING,
-            quantity(one.mean_bytes, "bytes"),
-            quantity(one.max_bytes, "bytes"),
+            *(_count(count) for count in (queue.marked_packets, queue.dropped_packets)),
+            format_size(queue.sent_bytes) if queue.sent_bytes >= 0 else NOTHING,
+            quantity(queue.mean_bytes, "bytes"),
+            quantity(queue.max_bytes, "bytes"),
         ]
-        for name, one in (("was", answer.before), ("is", answer.after))
-        if one is not None
+        for name, queue in (("was", answer.before), ("is", answer.after))
+        if queue is not None
     ]
     title = f"At {answer.prepared.variant.decision.target.label} in that time"
     return table(("",), ("marked", "dropped", "sent", "mean queue", "longest"), rows, title)
+
+
+def _count(value: int) -> str:
+    return f"{value:,}" if value >= 0 else NOTHING
 
 
 def _flows(answer: Answer, maximum: int) -> Table:
@@ -223,8 +227,8 @@ def credit_page(credit: Credit, maximum: int) -> str:
 
 def _lines(credit: Credit) -> list[str]:
     spec = credit.plan.decisions.trial.spec
-    count = len({one.case.number for one in credit.measured})
-    moved = sum(one.changed > 0 for one in credit.measured)
+    count = len({measured.case.number for measured in credit.measured})
+    moved = sum(measured.changed > 0 for measured in credit.measured)
     lines = [
         f"{spec.tuner.name}: {len(credit.measured)} alternatives to {count} decisions, "
         f"one at a time, then {credit.plan.then}",
@@ -249,7 +253,8 @@ def _lines(credit: Credit) -> list[str]:
 
 def _rankings(credit: Credit) -> Table:
     rows = []
-    for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
+    keys = dict.fromkeys((ranking.group, ranking.reward) for ranking in credit.rankings)
+    for group, reward in keys:
         own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
         cases = own[0].correlation.cases
         rows.append([f"{group} ({cases})", _SHORT[reward], *map(_rank_text, own)])
@@ -273,8 +278,9 @@ def _rank_text(ranking: Ranking) -> str:
 def _changes(credit: Credit) -> Table:
     names = ("returned", *OUTCOMES)
     rows = []
-    for group in dict.fromkeys(one.group for one in credit.changes):
-        means = {one.figure: one.estimate for one in credit.changes if one.group == group}
+    for group in dict.fromkeys(change.group for change in credit.changes):
+        own = [change for change in credit.changes if change.group == group]
+        means = {change.figure: change.estimate for change in own}
         rows.append([group, *(_estimate(name, means[name]) for name in names)])
     heads = [_HEADINGS[name] for name in names]
     caption = "means over decisions with 95 % intervals"
@@ -330,30 +336,31 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
         "then": plan.then,
         "seed": plan.seed,
         "discount": plan.tuner.discount,
-        "decisions": len({one.case.number for one in credit.measured}),
+        "decisions": len({measured.case.number for measured in credit.measured}),
         "counterfactuals": len(credit.measured),
         "invalid": credit.invalid,
         "same_as_parent": not credit.differing,
         "wall_ratio": credit.wall_ratio,
         "rankings": [
             {
-                "cases": one.group,
-                "reward": one.reward,
-                "judged_by": one.outcome,
-                **vars(one.correlation),
-                "agree": one.agree,
-                "oppose": one.oppose,
+                "cases": ranking.group,
+                "reward": ranking.reward,
+                "judged_by": ranking.outcome,
+                **vars(ranking.correlation),
+                "agree": ranking.agree,
+                "oppose": ranking.oppose,
             }
-            for one in credit.rankings
+            for ranking in credit.rankings
         ],
         "consistency": {
             name: dict(zip(("same", "opposite"), consistency(credit.measured, name), strict=True))
             for name in ("returned", *OUTCOMES)
         },
         "mean_changes": [
-            {"cases": one.group, "of": one.figure, **vars(one.estimate)} for one in credit.changes
+            {"cases": change.group, "of": change.figure, **vars(change.estimate)}
+            for change in credit.changes
         ],
-        "measured": [_row(one) for one in credit.measured],
+        "measured": [_row(measured) for measured in credit.measured],
     }
     return dict(plain(data))
 
@@ -381,14 +388,14 @@ def credit_csv(credit: Credit) -> str:
 
 
 def _data(credit: Credit) -> Data:
-    return rows_of(_row(one) for one in credit.measured)
+    return rows_of(_row(measured) for measured in credit.measured)
 
 
 def _picture(credit: Credit, reward: str) -> Picture:
     (ranking,) = (
-        one
-        for one in credit.rankings
-        if (one.group, one.reward, one.outcome) == ("all", reward, "slowdown")
+        ranking
+        for ranking in credit.rankings
+        if (ranking.group, ranking.reward, ranking.outcome) == ("all", reward, "slowdown")
     )
     figure = Figure()
     base_figure(height=420, figure=figure)

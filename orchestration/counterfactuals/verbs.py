@@ -43,16 +43,16 @@ def whatif(*, question: Question, running: RunOptions) -> None:
     if summary.failed:
         running.show(summary)
         raise typer.Exit(summary.exit_code)
-    found = answer(prepared, summary.folder)
+    answered = answer(prepared, summary.folder)
     if running.as_json:
-        print_json(answer_to_json(found, question.max_shown))
+        print_json(answer_to_json(answered, question.max_shown))
     else:
-        show(*answer_blocks(found, question.max_shown))
+        show(*answer_blocks(answered, question.max_shown))
         typer.echo(
-            f"more: closloop compare {prepared.decisions.trial.folder} {found.trial.folder}",
+            f"more: closloop compare {prepared.decisions.trial.folder} {answered.trial.folder}",
             err=True,
         )
-    raise typer.Exit(_NOT_REPEATED if found.verified else summary.exit_code)
+    raise typer.Exit(_NOT_REPEATED if answered.verified else summary.exit_code)
 
 
 @verb()
@@ -90,11 +90,11 @@ def credit(*, request: CreditRequest, running: RunOptions) -> None:
     summary = running.run(check_and_announce(campaign, running.jobs))
     with Phases() as phases:
         phases.phase("Ranking")
-        found = measure(plan, summary.folder)
-    data = credit_to_json(found)
+        analysis = measure(plan, summary.folder)
+    data = credit_to_json(analysis)
     texts = {
-        PAGE_FILE: credit_page(found, request.max_shown),
-        CSV_FILE: credit_csv(found),
+        PAGE_FILE: credit_page(analysis, request.max_shown),
+        CSV_FILE: credit_csv(analysis),
         JSON_FILE: json_text(data) + "\n",
     }
     for name, text in texts.items():
@@ -102,6 +102,6 @@ def credit(*, request: CreditRequest, running: RunOptions) -> None:
     if running.as_json:
         print_json(data)
     else:
-        show(*credit_blocks(found, request.max_shown))
+        show(*credit_blocks(analysis, request.max_shown))
     typer.echo(f"page: {summary.folder / PAGE_FILE}, {CSV_FILE} and {JSON_FILE}", err=True)
-    raise typer.Exit(_NOT_REPEATED if found.differing else summary.exit_code)
+    raise typer.Exit(_NOT_REPEATED if analysis.differing else summary.exit_code)

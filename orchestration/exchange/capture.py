@@ -8,7 +8,7 @@ at two ports.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,27 +72,29 @@ def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Rec
         flow.take(t_ns, packet)
     ended += flows.values()
     records = [record for flow in ended if (record := flow.record()) is not None]
-    silent = len(ended) - len(records)
-    notes = nonzero_counts(
-        [
-            *unsupported.notes(),
-            (silent, "flows carry no payload (acknowledgements, empty connections)"),
-            (
-                sum(flow.began_earlier for flow in ended),
-                "TCP flows begin without a SYN: bytes sent before the capture are not counted",
-            ),
-            (
-                jumps,
-                "flows continue at a sequence number that is a window or more away: another "
-                "connection began, or packets are missing",
-            ),
-            (
-                sum(record.klass == "udp" for record in records),
-                "flows are UDP: datagrams that were sent or captured twice count twice",
-            ),
-        ]
-    )
+    notes = nonzero_counts([*unsupported.notes(), *_notes(ended, records, jumps)])
     return RecordedFlows(f"{packets} packets", sorted(records, key=lambda r: r.start_ns), notes)
+
+
+def _notes(
+    flows: Sequence[_Flow], records: Sequence[FlowRecord], jumps: int
+) -> Iterator[tuple[int, str]]:
+    """Yield counts with texts: flows without a record, and records that may be wrong."""
+    silent = len(flows) - len(records)
+    yield silent, "flows carry no payload (acknowledgements, empty connections)"
+    yield (
+        sum(flow.began_earlier for flow in flows),
+        "TCP flows begin without a SYN: bytes sent before the capture are not counted",
+    )
+    yield (
+        jumps,
+        "flows continue at a sequence number that is a window or more away: another connection "
+        "began, or packets are missing",
+    )
+    yield (
+        sum(record.klass == "udp" for record in records),
+        "flows are UDP: datagrams that were sent or captured twice count twice",
+    )
 
 
 class _Flow:

@@ -1,4 +1,4 @@
-"""CSV files of flows: import one with a mapping file, and export a trial's flows."""
+"""CSV files of flows: import one with the help of a mapping file, and export a trial's flows."""
 
 from __future__ import annotations
 
@@ -53,15 +53,17 @@ _MAPPING_ENDS = """\
 
 def import_csv(
     file: Annotated[Path, "A delimited text file with a header."],
-    mapping: Annotated[Path, "--mapping", "The mapping file: what is what, in which unit."],
+    mapping: Annotated[
+        Path, "--mapping", "The mapping file: which column is what, and in which unit."
+    ],
 ) -> Imported:
-    """Take over a CSV of flows of your own; a small YAML file says which column is what.
+    """Import a CSV of flows of your own; a small YAML file says which column is what.
 
     Example: closloop import csv results.csv --mapping mapping.yml -o runs/mine
     """
     described, _ = read_mapping(mapping, CsvMapping)
     table = _Table(file, described)
-    for block in blocks(file, table.wanted, DELIMITERS[described.delimiter]):
+    for block in blocks(file, table.columns, DELIMITERS[described.delimiter]):
         table.take(block)
     if not table.lines:
         raise InputError.single(str(file), "has no flows below its header", "give a file with some")
@@ -102,23 +104,23 @@ class _Table:
         self.dst: list[str] = []
         self._klass: list[str] = []
         self._numbers: dict[str, list[Ints]] = {}
-        self.wanted = _wanted(mapping)
+        self.columns = _column_names(mapping)
 
     def take(self, block: Block) -> None:
-        found = self.mapping.columns
+        mapped = self.mapping.columns
         self.lines += block.lines
         self.src += block.cells["src"]
         self.dst += block.cells["dst"]
         self._klass += block.cells.get("klass", [ALL] * len(block.lines))
-        start = block.scaled("start", TIME_UNITS[found.start.unit], minimum=self.mapping.base)
+        start = block.scaled("start", TIME_UNITS[mapped.start.unit], minimum=self.mapping.base)
         values = {
             "start": start - self.mapping.base,
-            "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], minimum=1),
+            "bytes": block.scaled("bytes", SIZE_UNITS[mapped.bytes.unit], minimum=1),
             "end": self._end(block, start),
-            "ideal": self._time(block, "ideal", found.ideal),
+            "ideal": self._time(block, "ideal", mapped.ideal),
         }
         for name in ("retransmits", "flow_id"):
-            if name in self.wanted:
+            if name in self.columns:
                 values[name] = block.scaled(name, 1)
         values["status"] = self._status(block, values["end"])
         for name, column in values.items():
@@ -130,32 +132,31 @@ class _Table:
         return block.scaled(name, TIME_UNITS[column.unit], minimum=minimum, empty=True)
 
     def _end(self, block: Block, start: Ints) -> Ints:
-        found, base = self.mapping.columns, self.mapping.base
-        if found.end is None:
-            fct = self._time(block, "fct", found.fct)
+        mapped, base = self.mapping.columns, self.mapping.base
+        if mapped.end is None:
+            fct = self._time(block, "fct", mapped.fct)
             return np.where(fct >= 0, start - base + fct, MISSING)
-        end = self._time(block, "end", found.end, minimum=0)
+        end = self._time(block, "end", mapped.end, minimum=0)
         early = (end >= 0) & (end <= start)
         what = "the flow ends before it starts"
         refuse_where(early, block.path, block.lines, what, "correct the row, or the units")
         return np.where(end >= 0, end - base, MISSING)
 
     def _status(self, block: Block, end: Ints) -> Ints:
-        plain = np.where(end >= 0, DONE, UNFINISHED)
-        if "status" not in self.wanted:
-            return plain
+        if "status" not in self.columns:
+            return np.where(end >= 0, DONE, UNFINISHED)
         known = {**{name: name for name in _STATUS}, **self.mapping.statuses}
-        found = []
+        statuses = []
         for row, cell in enumerate(block.cells["status"]):
             name = known.get(cell.strip())
             if name is None:
-                remedy = "say under `statuses:` of the mapping file what it means"
+                remedy = "add its meaning to `statuses:` of the mapping file"
                 block.refuse(row, f"status is {cell!r}", remedy)
             if (name == "done") != (end[row] >= 0):
-                remedy = "a flow that is done has an end, others have none"
-                block.refuse(row, f"status is {cell!r}, which its end does not fit", remedy)
-            found.append(_STATUS[name])
-        return np.array(found, dtype=np.int64)
+                remedy = "flows that are done have an end, other flows have none"
+                block.refuse(row, f"status is {cell!r}, which does not fit its end", remedy)
+            statuses.append(_STATUS[name])
+        return np.array(statuses, dtype=np.int64)
 
     def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
         joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
@@ -164,10 +165,10 @@ class _Table:
         order = np.arange(len(src))
         if ids is None:
             keys = [joined["end"], klass, joined["bytes"], dst, src, joined["start"]]
-            do = "remove one; if they are two flows, map a column of numbers as `flow_id`"
-            self._refuse_twice(keys, "the row stands twice", do)
+            remedy = "remove one; if they are two flows, map a column of numbers as `flow_id`"
+            self._refuse_duplicates(keys, "the row is there twice", remedy)
         else:
-            self._refuse_twice([ids], "the flow_id stands twice", "remove one")
+            self._refuse_duplicates([ids], "the flow_id is there twice", "remove one")
             order = np.argsort(ids, kind="stable")
         return ImportedFlows(
             start_ns=joined["start"],
@@ -179,23 +180,24 @@ class _Table:
             end_ns=joined["end"],
             status=joined["status"],
             retransmits=joined.get("retransmits"),
-            ideal=joined["ideal"] if "ideal" in self.wanted else None,
+            ideal=joined["ideal"] if "ideal" in self.columns else None,
             in_order=ids is not None and bool((np.diff(joined["start"][order]) >= 0).all()),
         ).rows(order)
 
-    def _refuse_twice(self, keys: Sequence[Ints], what: str, do: str) -> None:
+    def _refuse_duplicates(self, keys: Sequence[Ints], what: str, remedy: str) -> None:
+        """Raise InputError for two rows that are equal in all of these columns."""
         order = np.lexsort(keys)
         same = np.ones(max(0, len(order) - 1), dtype=bool)
         for key in keys:
             same &= np.diff(key[order]) == 0
         if same.any():
-            at = int(np.argmax(same))
-            first, second = sorted((self.lines[order[at]], self.lines[order[at + 1]]))
-            refuse(self.path, second, f"{what}: in line {first} too", do)
+            row = int(np.argmax(same))
+            first, second = sorted((self.lines[order[row]], self.lines[order[row + 1]]))
+            refuse(self.path, second, f"{what}: in line {first}, too", remedy)
 
 
-def _wanted(mapping: CsvMapping) -> dict[str, str]:
-    """Return the names of the mapped columns in the file's header."""
+def _column_names(mapping: CsvMapping) -> dict[str, str]:
+    """Return the name in the file's header of each mapped column."""
     items = {name: getattr(mapping.columns, name) for name in type(mapping.columns).model_fields}
     return {
         name: item if isinstance(item, str) else item.column
@@ -205,13 +207,13 @@ def _wanted(mapping: CsvMapping) -> dict[str, str]:
 
 
 def read_csv_records(path: Path, mapping_path: Path) -> tuple[RecordedFlows, dict[str, str]]:
-    """Return the planned flows of a CSV, and `hosts` of the mapping file. Raises InputError."""
+    """Return the planned flows of a CSV, and the mapping file's `hosts`. Raises InputError."""
     mapping, _ = read_mapping(mapping_path, CsvMapping)
     columns = mapping.columns
     planned = ("src", "dst", "bytes", "start", "klass")
-    wanted = {name: column for name, column in _wanted(mapping).items() if name in planned}
+    names = {name: column for name, column in _column_names(mapping).items() if name in planned}
     records: list[FlowRecord] = []
-    for block in blocks(path, wanted, DELIMITERS[mapping.delimiter]):
+    for block in blocks(path, names, DELIMITERS[mapping.delimiter]):
         start = block.scaled("start", TIME_UNITS[columns.start.unit]).tolist()
         size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], minimum=1).tolist()
         klass = block.cells.get("klass", [ALL] * len(start))
@@ -229,21 +231,22 @@ def read_csv_records(path: Path, mapping_path: Path) -> tuple[RecordedFlows, dic
 
 
 def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
-    """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
+    """Write schedule.csv (for a replay), flows.csv (with results of flows), and testbed.json.
 
-    mapping.yml says how `closloop import csv` reads flows.csv again. A campaign has a folder for
+    mapping.yml says how `closloop import csv` reads flows.csv again. A campaign gets a folder for
     each of its trials.
 
     Example: closloop export csv runs/quickstart -o exported
     """
-    places = export_targets(run, out)
+    targets = export_targets(run, out)
     with waiting("exporting"):
-        for item, folder, _ in places:
+        for item, folder, _ in targets:
             export_csv(item, folder)
     if as_json:
-        print_json([{"folder": str(place), "flows": len(one.schedule)} for one, place, _ in places])
+        flows = [{"folder": str(path), "flows": len(item.schedule)} for item, path, _ in targets]
+        print_json(flows)
         return
-    for item, folder, _ in places:
+    for item, folder, _ in targets:
         typer.echo(f"{folder}: {len(item.schedule)} flows")
 
 

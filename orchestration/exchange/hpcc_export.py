@@ -1,6 +1,6 @@
 """Write the input files of the HPCC ns-3 simulator, to run exactly the same flows there.
 
-Settings that its formats cannot express are refused; differences are noted (`HpccExport.notes`).
+Settings that its formats cannot express are refused; other differences are notes.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import MAX_NODES
 from orchestration.exchange.source import ExportedTrial, NewFolder, Run, export_targets, new_folder
 
-# Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
+# The simulator has 32 bits for sizes, source ports from 10000 to 65535, and 256 ports of a switch.
 _MAX_BYTES = 2**32 - 1
 _MAX_FLOWS_OF_PAIR = 65536 - 10000
 _MAX_PORTS = 256
 _GROUP = 3
-# The destination ports that its fct_analysis expects of normal flows and of incast.
+# The destination ports of normal flows and of incast that its fct_analysis expects.
 _NORMAL_PORT, _INCAST_PORT = 100, 200
 
 
 @dataclass(frozen=True)
 class HpccExport:
-    """The folder with flow.txt, topology.txt, trace.txt, config.txt and names.json, and notes.
+    """A folder with flow.txt, topology.txt, trace.txt, config.txt and names.json.
 
-    `config` is the path of config.txt as the simulator sees it.
+    `config` is the path of config.txt as the simulator sees it. `notes` are differences between the
+    trial and what the simulator will run.
     """
 
     folder: Path
@@ -65,50 +66,49 @@ def export_runs(
     control: Annotated[
         str,
         "--cc",
-        "dcqcn, dcqcn-paper (its paper's timers), hpcc, timely, dctcp, hpcc-pint; dcqcn, "
-        "dcqcn-paper and timely with -vwin for a window (default: its own)",
+        "The congestion control: dcqcn, dcqcn-paper (its paper's timers), hpcc, timely, dctcp or "
+        "hpcc-pint; dcqcn, dcqcn-paper and timely with -vwin for a window (default: the trial's).",
     ] = "",
     prefix: Annotated[
-        str, "The folder's path as the simulator sees it (default: where it is)."
+        str, "The folder's path as the simulator sees it (default: its path here)."
     ] = "",
     thresholds: Annotated[
-        bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")
+        bool, typer.Option(help="Use the run's thresholds, else HPCC's own.")
     ] = True,
     settings: Annotated[
-        list[str], "--set", "A parameter of the config: RATE_AI=50Mb/s; again for more."
+        list[str], "--set", "A parameter of the config, like RATE_AI=50Mb/s; repeat it for more."
     ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Write flow, topology, trace and config files, to run the very same flows in HPCC's simulator.
+    """Write flow, topology, trace and config files, to run the same flows in HPCC's simulator.
 
-    Parameters are those of the simulator's own run.py at the NICs' rate, unless --set says other
-    ones. A campaign has a folder for each of its trials. What the formats cannot hold is refused.
-    Bring the results home with `closloop import hpcc --names DIR/names.json`: flows keep their
-    numbers.
+    Parameters are those of the simulator's own run.py at the NICs' rate, unless --set changes them.
+    A campaign gets a folder for each of its trials. What the formats cannot express is refused.
+    Import the results with `closloop import hpcc --names DIR/names.json`: flows keep their numbers.
 
     Example: closloop export hpcc runs/quickstart/secn1-r1-0123456789 -o ~/hpcc/mix/closloop
     """
     parameters = dict(_parameter(text) for text in settings)
     export = partial(export_hpcc, control=control, thresholds=thresholds, parameters=parameters)
     with waiting("exporting"):
-        places = export_targets(run, out, prefix)
-        written = [export(item, folder, prefix=seen) for item, folder, seen in places]
+        targets = export_targets(run, out, prefix)
+        exports = [export(item, folder, prefix=path) for item, folder, path in targets]
     if as_json:
-        print_json([{**vars(one), "folder": str(one.folder)} for one in written])
+        print_json([{**vars(written), "folder": str(written.folder)} for written in exports])
         return
-    for one in written:
-        typer.echo(f"{one.folder}: {one.flows} flows")
-    for note in dict.fromkeys(note for one in written for note in one.notes):
+    for written in exports:
+        typer.echo(f"{written.folder}: {written.flows} flows")
+    for note in dict.fromkeys(note for written in exports for note in written.notes):
         typer.echo(f"  note: {note}")
-    for one in written:
-        typer.echo(f"there: ./waf --run 'scratch/third {one.config}'")
+    for written in exports:
+        typer.echo(f"in the simulator: ./waf --run 'scratch/third {written.config}'")
 
 
 def _parameter(text: str) -> tuple[str, str]:
     key, _, value = text.partition("=")
     if not value:
         remedy = "write it like RATE_AI=50Mb/s"
-        raise InputError.single("--set", f"{text!r} is no KEY=VALUE", remedy)
+        raise InputError.single("--set", f"{text!r} is not KEY=VALUE", remedy)
     return key, value
 
 
@@ -123,16 +123,16 @@ def export_hpcc(
 ) -> HpccExport:
     """Write one trial's input files into the new folder `folder`.
 
-    `control` is the congestion control to use, by default the trial's; `parameters` replace values
-    that run.py would give it. `prefix` is the folder's path as the simulator will see it. Without
-    `thresholds`, the config has HPCC's own. Raises InputError for settings that the formats cannot
-    express, and if the folder exists.
+    `control` is the congestion control, by default the trial's; `parameters` replace values of
+    run.py. `prefix` is the folder's path as the simulator sees it. Without `thresholds`, the config
+    has HPCC's own. Raises InputError for settings that the formats cannot express, and if the
+    folder exists.
     """
     notes: list[str] = []
-    place = prefix or str(folder.resolve())
-    if len(place.split()) != 1:
-        what = "has a blank, where the simulator's reader ends a path"
-        raise InputError.single(place, what, "choose another folder with -o, or --prefix")
+    path = prefix or str(folder.resolve())
+    if len(path.split()) != 1:
+        what = "has a blank, at which the simulator's reader ends a path"
+        raise InputError.single(path, what, "choose another folder with -o, or --prefix")
     _refuse_testbed(item.testbed)
     _refuse_schedule(item.schedule, item.testbed)
     clock = simulator_times(item.spec)
@@ -140,7 +140,7 @@ def export_hpcc(
     chosen = _control(item, control, parameters)
     marks = threshold_maps(item, chosen, thresholds, notes)
     ports = _class_ports(item.schedule.classes)
-    config = config_text(item, chosen, marks, clock, down, place, notes)
+    config = config_text(item, chosen, marks, clock, down, path, notes)
     with new_folder(folder) as partial:
         (partial / "topology.txt").write_text("".join(_topology(item.testbed)))
         with (partial / "flow.txt").open("w") as file:
@@ -149,11 +149,14 @@ def export_hpcc(
         (partial / "config.txt").write_text(config)
         names = json.dumps(_names(item, ports, clock), indent=1)
         (partial / "names.json").write_text(names + "\n", encoding="utf-8")
-    return HpccExport(folder, f"{place}/config.txt", len(item.schedule), tuple(notes))
+    return HpccExport(folder, f"{path}/config.txt", len(item.schedule), tuple(notes))
 
 
 def _control(item: ExportedTrial, name: str, parameters: Mapping[str, str]) -> HpccControl:
-    """Return the control called `name`, or the trial's own; an import keeps its parameters."""
+    """Return the control called `name`, or the trial's own if it is "".
+
+    An imported trial's own control keeps its parameters.
+    """
     own = item.spec.host.congestion_control
     kept: Mapping[str, str] = {}
     if own == IMPORTED_CONTROL and item.result is not None:
@@ -171,15 +174,15 @@ def _refuse_testbed(testbed: Testbed) -> None:
         what = "has traffic classes with weights; the simulator serves its queues in turn"
         raise InputError.single(where, what, "export a trial on a testbed without classes")
     if len(testbed.devices) > MAX_NODES:
-        what = f"has {len(testbed.devices)} devices; ids there end at {MAX_NODES - 1}"
+        what = f"has {len(testbed.devices)} devices; the simulator's ids end at {MAX_NODES - 1}"
         raise InputError.single(where, what, "export a smaller testbed")
     for name in testbed.switches:
         if len(testbed.ports_of[name]) > _MAX_PORTS:
-            what = f"{name} has more than the {_MAX_PORTS} ports of a switch there"
+            what = f"{name} has more than the {_MAX_PORTS} ports of a switch in the simulator"
             raise InputError.single(where, what, "export a testbed of smaller switches")
     for name, links in testbed.links_by_name.items():
         if len(links) > 1:
-            what = f"has {len(links)} links {name}; of parallel links the simulator uses one"
+            what = f"has {len(links)} links {name}; of parallel links the simulator uses only one"
             raise InputError.single(where, what, "export a testbed with one link between devices")
 
 
@@ -188,15 +191,15 @@ def _refuse_schedule(schedule: Schedule, testbed: Testbed) -> None:
         raise InputError.single("the schedule", "has no flows", "export a trial with flows")
     if int(schedule.size_bytes.max()) > _MAX_BYTES:
         flow = int(np.argmax(schedule.size_bytes))
-        what = f"flow {flow} has {schedule.size_bytes[flow]} B; sizes there have 32 bits"
+        what = f"flow {flow} has {schedule.size_bytes[flow]} B; the simulator's sizes have 32 bits"
         raise InputError.single("the schedule", what, "export flows of less than 4 GiB")
     pairs = schedule.src * len(testbed.hosts) + schedule.dst
-    found, counts = np.unique(pairs, return_counts=True)
+    distinct, counts = np.unique(pairs, return_counts=True)
     if int(counts.max()) > _MAX_FLOWS_OF_PAIR:
-        src, dst = divmod(int(found[np.argmax(counts)]), len(testbed.hosts))
+        src, dst = divmod(int(distinct[np.argmax(counts)]), len(testbed.hosts))
         what = (
-            f"{counts.max()} flows go from {testbed.hosts[src]} to {testbed.hosts[dst]}; source "
-            f"ports there are enough for {_MAX_FLOWS_OF_PAIR}"
+            f"{counts.max()} flows go from {testbed.hosts[src]} to {testbed.hosts[dst]}; the "
+            f"simulator has source ports for {_MAX_FLOWS_OF_PAIR}"
         )
         raise InputError.single("the schedule", what, "export a shorter trial")
 
@@ -209,7 +212,7 @@ def _link_down(item: ExportedTrial, clock: SimulatorTimes) -> tuple[int, int, in
     where = f"trial {item.name}"
     if len(steps) > 1 or len(steps[0].down) != 1:
         detail = "; ".join(step.detail for step in steps)
-        what = f"has faults ({detail}); LINK_DOWN takes one link down once"
+        what = f"has faults ({detail}); LINK_DOWN takes one link down, once"
         raise InputError.single(where, what, "export a trial without faults, or with one link down")
     t_ns = steps[0].t_ns
     if t_ns % 1000 or not t_ns:
@@ -226,7 +229,10 @@ def _ids(testbed: Testbed) -> dict[str, int]:
 
 
 def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return each class's priority group and port: from its name, or from 100 (incast 200) up."""
+    """Return each class's priority group and destination port.
+
+    They are in the name of an imported class; other ports count up from 100, for incast from 200.
+    """
     taken: set[tuple[int, int]] = set()
     result = []
     for name in classes:
@@ -241,8 +247,8 @@ def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
 
 def _own_port(name: str) -> tuple[int, int] | None:
     """Return group and port from the generated name of an imported class, such as `pg3-port100`."""
-    found = re.fullmatch(r"pg(\d+)-port(\d+)", name, re.ASCII)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"pg(\d+)-port(\d+)", name, re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _topology(testbed: Testbed) -> Iterator[str]:
@@ -272,7 +278,7 @@ def _flows(
     columns = (schedule.src, schedule.dst, schedule.klass, schedule.size_bytes)
     rows = zip(*(c.tolist() for c in (*columns, schedule.start_ns + clock.base_ns)), strict=True)
     for src, dst, klass, size, start in rows:
-        # The simulator truncates a double: half a nanosecond more makes every start exact.
+        # the simulator truncates a double: half a nanosecond more makes every start exact
         seconds = f"{start // 10**9}.{start % 10**9:09d}5"
         yield f"{host[src]} {host[dst]} {marks[klass]} {size} {seconds}\n"
 

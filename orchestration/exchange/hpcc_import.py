@@ -1,4 +1,4 @@
-"""Make a run from the input and output files of the HPCC ns-3 simulator."""
+"""`closloop import hpcc`: make a trial out of the HPCC ns-3 simulator's input and output files."""
 
 from __future__ import annotations
 
@@ -54,41 +54,41 @@ from orchestration.exchange.source import parse_quantity
 from orchestration.results.reader import read_json
 from orchestration.results.stamp import Reason
 
-# 1 had no times: the simulator's 2 s were time 0.
+# Format 1 had no times: the simulator's 2 s were time 0.
 NAMES_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class HpccFiles:
-    """The files of one run. Without `flow`, only finished flows are known."""
+    """Options: the files of one run. Without `flow`, only completed flows are known."""
 
     topology: Annotated[Path, "The topology file."]
-    flow: Annotated[Path | None, "The flow file: what was to be sent."] = None
-    fct: Annotated[Path | None, "The fct file: which flows ended, when."] = None
+    flow: Annotated[Path | None, "The flow file: the flows to send."] = None
+    fct: Annotated[Path | None, "The fct file: which flows were completed, and when."] = None
     queues: Annotated[Path | None, "--qlen", "The file of queue lengths."] = None
-    pfc: Annotated[Path | None, "The file of pauses."] = None
-    config: Annotated[Path | None, "The config file: thresholds, sizes."] = None
-    names: Annotated[Path | None, "The names.json that an export left."] = None
+    pfc: Annotated[Path | None, "The file of PFC pauses."] = None
+    config: Annotated[Path | None, "The config file: thresholds, buffer and packet size."] = None
+    names: Annotated[Path | None, "The names.json of an export."] = None
 
 
 def import_hpcc(
     files: HpccFiles,
     *,
     base: Annotated[
-        str, "The simulator's time that becomes 0 (default: names.json's, or 2s)."
+        str, "The simulator's time that becomes time 0 (default: that of names.json, or 2s)."
     ] = "",
 ) -> Imported:
-    """Take over a run of the HPCC (Alibaba) ns-3 simulator, or of the forks of ConWeave and UNISON.
+    """Import a run of the HPCC (Alibaba) ns-3 simulator, or of its forks by ConWeave and UNISON.
 
-    Rows of fct are paired with the flow file's; flows without one are unfinished. Queue lengths are
-    a histogram there, and are kept as one.
+    The rows of the fct file are matched with the flow file; flows without such a row are
+    unfinished. The simulator's queue lengths are histograms, and stay histograms.
 
     Example: closloop import hpcc --flow mix/flow.txt --topology mix/topology.txt --fct mix/fct.txt
     --config mix/config.txt -o runs/theirs
     """
     if files.flow is None and files.fct is None:
         raise InputError.single(
-            "import hpcc", "neither flows nor their ends are given", "add --flow FILE or --fct FILE"
+            "import hpcc", "neither a flow file nor an fct file is given", "add --flow or --fct"
         )
     topology = read_topology(files.topology)
     config = read_config(files.config) if files.config else HpccConfig()
@@ -108,9 +108,10 @@ def import_hpcc(
     )
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)
-    # the set of run.py whose values the config has, else the mode's name
-    same = control is not None and not control_differences(control, config.values)
-    called = control.name if control is not None and same else config.congestion_control
+    # the name of run.py's set if the config has its values, else that of the mode
+    control_name = config.congestion_control
+    if control is not None and not control_differences(control, config.values):
+        control_name = control.name
     keys = control.values if control is not None else ()
     own = {key: config.values[key] for key in keys if key in config.values}
     return Imported(
@@ -125,8 +126,8 @@ def import_hpcc(
         measured=fct is not None,
         stop_ns=max(0, config.stop_ns - base_ns),
         duration_ns=names.duration_ns,
-        congestion_control=called,
-        label=called or "hpcc",
+        congestion_control=control_name,
+        label=control_name or "hpcc",
         faults=_faults(config, testbed, base_ns, files),
         actions=_thresholds(config, testbed),
         events=_events(pauses, testbed, base_ns),
@@ -140,11 +141,11 @@ def import_hpcc(
 
 @dataclass(frozen=True)
 class Names:
-    """The names of the testbed, its nodes (with tiers), and the classes of flows.
+    """The names of the testbed, of its nodes (with their tiers), and of the classes of flows.
 
     `classes` maps (priority group, destination port) to a class's name. `trial`, `seed` and
-    `repeat` are those of the trial that was exported, `duration_ns` (0 if unknown) is how long its
-    flows arrive, and `base_ns` is the simulator's time at which they begin.
+    `repeat` are those of the exported trial. `duration_ns` is how long its flows arrive, 0 if
+    unknown, and `base_ns` is the simulator's time that is the trial's time 0.
     """
 
     testbed: str
@@ -158,7 +159,7 @@ class Names:
 
     @classmethod
     def of(cls, topology: HpccTopology) -> Names:
-        """Return names derived from the ids, and tiers from the distance to the hosts."""
+        """Return names made of the nodes' ids, and tiers by their distance to the hosts."""
         ends = [(link.a, link.b) for link in topology.links]
         tier = tiers(topology.nodes, topology.hosts, ends)
         nodes = tuple(
@@ -170,11 +171,11 @@ class Names:
 
 
 def _read_names(path: Path, topology: HpccTopology) -> Names:
-    """Read the names that `closloop export hpcc` wrote next to its files."""
+    """Read the names.json that `closloop export hpcc` wrote beside its files."""
     remedy = "give the names.json that was exported with this topology file, or leave --names out"
     data = read_json(path, remedy)
     try:
-        found = Names(
+        names = Names(
             testbed=str(data["testbed"]),
             nodes=tuple((str(node["name"]), int(node["tier"])) for node in data["nodes"]),
             classes={
@@ -194,13 +195,13 @@ def _read_names(path: Path, topology: HpccTopology) -> Names:
         what = f"has format {version}, this version of closloop knows {NAMES_FORMAT}"
         raise InputError.single(str(path), what, "import it with the version that exported it")
     kinds = [
-        (node in topology.switches) == (tier > 0) for node, (_, tier) in enumerate(found.nodes)
+        (node in topology.switches) == (tier > 0) for node, (_, tier) in enumerate(names.nodes)
     ]
-    distinct = len({name for name, _ in found.nodes}) == len(found.nodes)
-    if len(found.nodes) != topology.nodes or not all(kinds) or not distinct:
-        what = f"its {len(found.nodes)} names are not those of the {topology.nodes} nodes"
+    distinct = len({name for name, _ in names.nodes}) == len(names.nodes)
+    if len(names.nodes) != topology.nodes or not all(kinds) or not distinct:
+        what = f"its {len(names.nodes)} names are not those of the {topology.nodes} nodes"
         raise InputError.single(str(path), f"{what} of {topology.path}", remedy)
-    return found
+    return names
 
 
 def _testbed(topology: HpccTopology, config: HpccConfig, names: Names) -> Testbed:
@@ -230,70 +231,78 @@ def _flows(
     base_ns: int,
     findings: list[Reason],
 ) -> ImportedFlows:
-    number = np.full(topology.nodes, MISSING, dtype=np.int64)
-    number[topology.hosts] = np.arange(len(topology.hosts))
+    """Return the flows, with what the fct file says of them; append doubts to `findings`."""
+    host_number = np.full(topology.nodes, MISSING, dtype=np.int64)
+    host_number[topology.hosts] = np.arange(len(topology.hosts))
     if fct is not None and not fct.ordered:
         text = f"the rows of {fct.path.name} are not in the order in which the flows ended"
         findings.append(Reason("order-of-ends", "warning", text))
     if flows is None:
         assert fct is not None
-        text = "only flows that ended are known: there is no flow file"
+        text = "only completed flows are known, because there is no flow file"
         findings.append(Reason("flows-unknown", "warning", text))
         start, src, dst = fct.start_ns, fct.src, fct.dst
         size, group, port = fct.size_bytes, np.full(len(fct), 3, dtype=np.int64), fct.dport
-        end, alone = fct.start_ns + fct.fct_ns, fct.standalone_ns
+        end, standalone = fct.start_ns + fct.fct_ns, fct.standalone_ns
     else:
         start, src, dst = flows.start_ns, flows.src, flows.dst
         size, group, port = flows.size_bytes, flows.group, flows.dport
-        end, alone = np.full((2, len(flows)), MISSING, dtype=np.int64)
+        end, standalone = np.full((2, len(flows)), MISSING, dtype=np.int64)
         if fct is not None:
-            flow, off = match_flows(fct, flows)
+            flow, rounded = match_flows(fct, flows)
             end[flow] = start[flow] + fct.fct_ns
-            alone[flow] = fct.standalone_ns
-            if off:
-                text = f"{off} flows started a nanosecond off, as its clock rounds seconds"
+            standalone[flow] = fct.standalone_ns
+            if rounded:
+                text = (
+                    f"{rounded} flows started a nanosecond earlier or later, because the simulator "
+                    "rounds seconds"
+                )
                 findings.append(Reason("start-rounded", "warning", text))
-    first_ns = int(start.min())
-    if first_ns < base_ns:
-        raise InputError.single(
-            str(flows.path if flows else fct.path if fct else ""),
-            f"a flow starts at {format_duration(first_ns, 9)}, before the base time of "
-            f"{format_duration(base_ns)}",
-            f"give the time that is to be 0: --base {first_ns // 10**9}s",
-        )
+    _check_starts(str(flows.path if flows else fct.path if fct else ""), int(start.min()), base_ns)
     done = end >= 0
     keys, klass = np.unique(group << 32 | port, return_inverse=True)
     marks = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
     return ImportedFlows(
         start_ns=start - base_ns,
-        src=number[src],
-        dst=number[dst],
+        src=host_number[src],
+        dst=host_number[dst],
         size_bytes=size,
         klass=klass.reshape(-1),
         classes=tuple(names.classes.get(mark, "pg{}-port{}".format(*mark)) for mark in marks),
         end_ns=np.where(done, end - base_ns, MISSING),
         status=np.where(done, DONE, UNFINISHED),
-        ideal=alone if fct is not None else None,
+        ideal=standalone if fct is not None else None,
     )
+
+
+def _check_starts(path: str, first_ns: int, base_ns: int) -> None:
+    """Raise InputError if the first flow starts before the time that becomes time 0."""
+    if first_ns < base_ns:
+        raise InputError.single(
+            path,
+            f"a flow starts at {format_duration(first_ns, 9)}, before the base time of "
+            f"{format_duration(base_ns)}",
+            f"give the time that becomes time 0: --base {first_ns // 10**9}s",
+        )
 
 
 def _missing(
     files: HpccFiles, topology: HpccTopology, config: HpccConfig, testbed: Testbed
 ) -> list[str]:
-    found = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
+    missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
     if files.config is None:
-        found.append("config (thresholds, buffer and packet size are the simulator's defaults)")
+        missing.append("config (thresholds, buffer and packet size are the simulator's defaults)")
     elif config.thresholds is None:
         off = config.values.get("ENABLE_QCN") == "0"
-        why = "ENABLE_QCN 0: nothing marks" if off else "no KMIN_MAP, KMAX_MAP and PMAX_MAP"
-        found.append(f"thresholds ({why})")
+        why = "ENABLE_QCN 0: no switch marks" if off else "no KMIN_MAP, KMAX_MAP and PMAX_MAP"
+        missing.append(f"thresholds ({why})")
     elif lost := {port.rate_bps for port in testbed.switch_ports} - set(config.thresholds):
         rates = ", ".join(str(rate) for rate in sorted(lost))
-        found.append(f"thresholds of ports of {rates} bit/s")
+        missing.append(f"thresholds of ports of {rates} bit/s")
     if "link-loss" in run_settings(config, topology, testbed):
-        found.append("random loss of links, which a testbed has not")
-    found.append(f"its {HEADER_BYTES} B of headers a packet (the testbed's TCP has more)")
-    return found
+        missing.append("random loss on links, which a testbed cannot have")
+    missing.append(f"its {HEADER_BYTES} B of headers a packet (the testbed's TCP has more)")
+    return missing
 
 
 def _faults(
@@ -306,22 +315,22 @@ def _faults(
     if max(a, b) >= len(names) or f"{names[a]}-{names[b]}" not in testbed.links_by_name:
         raise InputError.single(
             str(files.config),
-            f"LINK_DOWN names a link of {a} and {b}, which {files.topology} has not",
+            f"LINK_DOWN names a link of {a} and {b}, which {files.topology} does not have",
             "give the topology file of the same run",
         )
     return (FaultSpec(down_ns - base_ns, None, 0, (f"{names[a]}-{names[b]}",)),)
 
 
 def _thresholds(config: HpccConfig, testbed: Testbed) -> ChangeRecords | None:
-    """Return the thresholds of all ports by their rates, as changes at time 0."""
+    """Return the thresholds of all ports, by their rates, as changes at time 0."""
     if not config.thresholds:
         return None
     rows = [n for n, queue in enumerate(testbed.queues) if queue.rate_bps in config.thresholds]
-    found = [config.thresholds[testbed.queues[n].rate_bps] for n in rows]
-    kmin, kmax, pmax = np.array(found, dtype=np.float64).reshape(-1, 3).T.copy()
+    values = [config.thresholds[testbed.queues[n].rate_bps] for n in rows]
+    kmin, kmax, pmax = np.array(values, dtype=np.float64).reshape(-1, 3).T.copy()
     zero = np.zeros(len(rows), dtype=np.int64)
-    values = ECN.named(kmin.astype(np.int64), kmax.astype(np.int64), pmax)
-    return ChangeRecords(zero, zero, zero, np.array(rows, dtype=np.int64), values)
+    settings = ECN.named(kmin.astype(np.int64), kmax.astype(np.int64), pmax)
+    return ChangeRecords(zero, zero, zero, np.array(rows, dtype=np.int64), settings)
 
 
 def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[Event, ...]:
@@ -344,12 +353,12 @@ def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[
 def _control_findings(
     config: HpccConfig, control: HpccControl | None, testbed: Testbed
 ) -> Iterator[Reason]:
-    """Yield how a control differs from run.py's, and that a window leaves thresholds no effect."""
+    """Yield warnings: parameters differ from run.py's, or a window leaves thresholds no effect."""
     if control is None:
         return
     if other := control_differences(control, config.values):
         rate = format_rate(testbed.nic_rates_bps[0])
-        text = f"{control.name} at {rate} with other parameters: {differences_text(control, other)}"
+        text = f"{control.name} at {rate} has other parameters: {differences_text(control, other)}"
         yield Reason("parameters", "warning", text)
     if control.mode == DCTCP and config.values.get("HAS_WIN", "1") != "0":
         window = window_bytes(testbed, PathTable(testbed), config.payload_bytes)

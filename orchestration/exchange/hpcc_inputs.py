@@ -1,8 +1,8 @@
 """Read the input files of the HPCC ns-3 simulator: flows, topology, config.
 
-From its code: node ids count from 0. A port's index counts the node's links from 1, in the order of
-the file. Start times of flows are seconds with nine decimals and begin at 2 s. The config has
-thresholds by rate in units of 1,000 B, and one buffer per switch in MiB.
+From its sources: node ids count from 0. A port's index counts the node's links from 1, in the order
+of the file. Start times of flows are seconds with nine decimals, and begin at 2 s. The config has
+thresholds by rate in units of 1,000 B, and one buffer for each switch in MiB.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ DEFAULT_PAYLOAD_BYTES = 1000
 DEFAULT_BUFFER_MIB = 16
 MAX_NODES = 1 << 16
 
-# A tenth digit of 5 is ours: the simulator truncates its double to nanoseconds.
+# closloop's exports have a tenth decimal, 5: the simulator truncates its double to nanoseconds.
 _SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})5?0*)?")
-# The LB_MODE of ConWeave's fork.
+# The values of LB_MODE in ConWeave's fork.
 _LOAD_BALANCING = {"2": "DRILL", "3": "CONGA", "6": "LetFlow", "9": "ConWeave"}
 
 
 @dataclass(frozen=True)
 class HpccFlows:
-    """The rows of a flow file, arrays of shape (flows,). `start_ns` is simulator time."""
+    """The rows of a flow file: arrays of shape (flows,). `start_ns` is the simulator's time."""
 
     path: Path
     src: Ints
@@ -68,7 +68,7 @@ class HpccLink:
 
 @dataclass(frozen=True)
 class HpccTopology:
-    """A topology file: the number of nodes, and the ids of those that are switches."""
+    """The content of a topology file. `nodes` counts the nodes, `switches` are ids of nodes."""
 
     path: Path
     nodes: int
@@ -77,15 +77,15 @@ class HpccTopology:
 
     @property
     def hosts(self) -> list[int]:
-        """The ids of the hosts, ascending."""
+        """The ids of the hosts, in ascending order."""
         return [node for node in range(self.nodes) if node not in self.switches]
 
 
 def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
-    """Read a flow file: the count, then a line per flow; lines after that are ignored.
+    """Read a flow file: the count, then a line for each flow; later lines are ignored.
 
-    ConWeave's format lacks the destination port. Raises InputError, with the line, for flows that
-    the simulator could not send either.
+    ConWeave's format has no destination port. Raises InputError, with the line, for flows that the
+    simulator could not send either.
     """
     (first,) = head(path, 1)
     if len(first) != 1 or not first[0].isdigit():
@@ -112,21 +112,21 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
 
 def _starts(block: Rows) -> Ints:
     """Return the last column, seconds with at most nine decimals, as exact ns."""
-    found = []
+    starts = []
     for row, cell in enumerate(block.columns[-1]):
         match = _SECONDS.fullmatch(cell)
         if match is None:
             what = f"the start is {shown(cell)}, not seconds with up to nine decimals"
             block.refuse(row, what, "write it like 2.000013457")
-        found.append(int(match[1]) * 10**9 + int((match[2] or b"").ljust(9, b"0")))
-    return np.array(found, dtype=np.int64)
+        starts.append(int(match[1]) * 10**9 + int((match[2] or b"").ljust(9, b"0")))
+    return np.array(starts, dtype=np.int64)
 
 
 def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> None:
     """Raise InputError, with the line, for a flow whose ends are not two different hosts."""
     for ends in (src, dst):
         for row in np.flatnonzero(~np.isin(ends, topology.hosts))[:1]:
-            known = "is a switch" if ends[row] < topology.nodes else "is not there"
+            known = "is a switch" if ends[row] < topology.nodes else "does not exist"
             what = f"node {ends[row]} {known} in {topology.path}"
             block.refuse(row, what, "give the topology file of the same run")
     for row in np.flatnonzero(src == dst)[:1]:
@@ -134,14 +134,17 @@ def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> No
 
 
 def read_topology(path: Path) -> HpccTopology:
-    """Read a topology file: counts, switch ids, then a line per link; later lines are ignored."""
+    """Read a topology file: counts, ids of switches, then a line for each link.
+
+    Later lines are ignored. Raises InputError with the line of the first problem.
+    """
     counts, ids = head(path, 2)
     try:
         nodes, switch_count, link_count = (int(cell) for cell in counts)
     except ValueError:
         refuse(path, 1, "is not `nodes switches links`, three numbers", CHECK_FORMAT)
     if not 0 < nodes <= MAX_NODES or not 0 <= switch_count <= nodes or link_count < 0:
-        refuse(path, 1, f"{nodes} nodes with {switch_count} switches cannot be", CHECK_FORMAT)
+        refuse(path, 1, f"{nodes} nodes with {switch_count} switches are impossible", CHECK_FORMAT)
     if len(ids) != switch_count or not all(cell.isdigit() and int(cell) < nodes for cell in ids):
         what = f"does not list {switch_count} switch ids, each below {nodes}"
         refuse(path, 2, what, "correct the counts of the first line, or this line")
@@ -167,14 +170,14 @@ def _link(block: Rows, row: int, nodes: int) -> HpccLink:
     except ValueError:
         block.refuse(row, "is not `src dst rate delay error_rate`", CHECK_FORMAT)
     if not all(0 <= end < nodes for end in ends) or ends[0] == ends[1]:
-        block.refuse(row, f"links {a} and {b}; there are nodes 0 to {nodes - 1}", CHECK_FORMAT)
+        block.refuse(row, f"links {a} and {b}; nodes are 0 to {nodes - 1}", CHECK_FORMAT)
     if link.rate_bps == 0 or not 0 <= error_rate <= 1:
-        block.refuse(row, "has no rate, or a loss that is no probability", CHECK_FORMAT)
+        block.refuse(row, "has no rate, or a loss that is not a probability", CHECK_FORMAT)
     return link
 
 
 def _rate(text: str) -> int:
-    """Return the bit/s of ns-3's `100Gbps`, `25Gb/s`, `40000Mbps`. Raises UnitError."""
+    """Return a rate in bit/s from ns-3's `100Gbps`, `25Gb/s` or `40000Mbps`. Raises UnitError."""
     match = re.fullmatch(r"([0-9.]+)([kKMGT]?)(bps|b/s)", text)
     if not match:
         raise UnitError(f"{text!r} is not a rate in bits per second")
@@ -186,9 +189,9 @@ def _rate(text: str) -> int:
 class HpccConfig:
     """The settings of a config file that a run folder can hold.
 
-    `thresholds` maps a rate to kmin, kmax and pmax. Sizes are in bytes. `link_down` is (simulator
-    time in ns, node, node). `stop_ns` is 0 if it is not given. `mode` is CC_MODE, 0 if it is not
-    given; `values` has every line as text.
+    `thresholds` maps a rate to kmin, kmax and pmax. `link_down` is the simulator's time in ns at
+    which a link goes down, and the link's two nodes. `stop_ns` and `mode` (CC_MODE) are 0 if they
+    are not given. `values` has the text of every line by its key.
     """
 
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES
@@ -202,10 +205,10 @@ class HpccConfig:
 
 
 def read_config(path: Path) -> HpccConfig:
-    """Read a config file: `KEY value...` lines in any order; keys not needed here are ignored.
+    """Read a config file of lines `KEY value...` in any order.
 
-    A later line wins, as in the simulator's own reader. Raises InputError, with the line, for a
-    value that does not suit its key.
+    Of lines with the same key the last one counts, as in the simulator's own reader. Raises
+    InputError, with the line, for a value that its key cannot have.
     """
     values = _config_values(path)
 
@@ -214,27 +217,27 @@ def read_config(path: Path) -> HpccConfig:
             return [default]
         line, cells = values[key]
         try:
-            found = [float(cell) for cell in cells[:count]]
+            given = [float(cell) for cell in cells[:count]]
         except ValueError:
-            found = []
-        if len(found) < count or min(found) < 0:
+            given = []
+        if len(given) < count or min(given) < 0:
             refuse(path, line, f"{key} needs {count} numbers of 0 or more", CHECK_FORMAT)
-        return found
+        return given
 
-    def one(key: str, default: float = 0) -> float:
+    def number(key: str, default: float = 0) -> float:
         return numbers(key, 1, default)[0]
 
     down = numbers("LINK_DOWN", 3)
-    mode = int(one("CC_MODE"))
-    known = CONGESTION_CONTROL.get(mode, f"cc-mode-{one('CC_MODE'):g}")
+    mode = int(number("CC_MODE"))
+    known = CONGESTION_CONTROL.get(mode, f"cc-mode-{number('CC_MODE'):g}")
     return HpccConfig(
-        payload_bytes=int(one("PACKET_PAYLOAD_SIZE")) or DEFAULT_PAYLOAD_BYTES,
-        buffer_bytes=(int(one("BUFFER_SIZE")) or DEFAULT_BUFFER_MIB) << 20,
+        payload_bytes=int(number("PACKET_PAYLOAD_SIZE")) or DEFAULT_PAYLOAD_BYTES,
+        buffer_bytes=(int(number("BUFFER_SIZE")) or DEFAULT_BUFFER_MIB) << 20,
         congestion_control=known if "CC_MODE" in values else "",
-        # `SwitchNode::EcnEnabled`: without it no switch marks, whatever the maps have
-        thresholds=_thresholds(path, values) if one("ENABLE_QCN", 1) else None,
+        # without it no switch marks, whatever the maps have (`SwitchNode::EcnEnabled`)
+        thresholds=_thresholds(path, values) if number("ENABLE_QCN", 1) else None,
         link_down=(BASE_NS + int(down[0]) * 1000, int(down[1]), int(down[2])) if down[0] else None,
-        stop_ns=round(one("SIMULATOR_STOP_TIME") * 10**9),
+        stop_ns=round(number("SIMULATOR_STOP_TIME") * 10**9),
         mode=mode,
         values={key: " ".join(words) for key, (_, words) in values.items()},
     )
@@ -242,7 +245,7 @@ def read_config(path: Path) -> HpccConfig:
 
 def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
     """Return key -> (line number, words) of a config file; `#` begins a comment."""
-    found = {}
+    values = {}
     try:
         text = opened(path).read().decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -251,8 +254,8 @@ def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
         key, *words = line.split("#")[0].split() or [""]
         if key and not re.fullmatch(r"[A-Z][A-Z0-9_]*", key):
             refuse(path, number, f"{key!r} is not a key of a config file", CHECK_FORMAT)
-        found[key] = (number, words)
-    return found
+        values[key] = (number, words)
+    return values
 
 
 def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> ThresholdMaps | None:
@@ -265,13 +268,13 @@ def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresho
             count = int(cells[0])
             maps.append({int(cells[1 + 2 * n]): float(cells[2 + 2 * n]) for n in range(count)})
         except (ValueError, IndexError):
-            what = f"{key} is not a count and so many pairs of rate and value"
+            what = f"{key} is not a count and that many pairs of rate and value"
             refuse(path, line, what, "write it like KMIN_MAP 1 25000000000 100")
     kmin, kmax, pmax = maps
     line = values["KMIN_MAP"][0]
     for rate in kmin:
         if rate not in kmax or rate not in pmax:
-            what = f"KMIN_MAP has a rate {rate} that KMAX_MAP or PMAX_MAP has not"
+            what = f"KMIN_MAP has a rate {rate} that KMAX_MAP or PMAX_MAP lacks"
             refuse(path, line, what, "give all three maps the same rates")
         if not (0 <= kmin[rate] <= kmax[rate] and 0 <= pmax[rate] <= 1):
             what = f"the thresholds of rate {rate} are not kmin <= kmax with pmax in 0..1"
@@ -280,10 +283,10 @@ def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresho
 
 
 def run_settings(config: HpccConfig, topology: HpccTopology, testbed: Testbed) -> dict[str, str]:
-    """Return what decides a run's results and has no place in a testbed: name -> words about it.
+    """Return the settings that decide a run's results and that a testbed does not have, as text.
 
-    Without a config file, the defaults. A switch has one buffer, and pauses a port's input at a
-    share of what is free of it, always (`switch-mmu.cc`). The fork of ConWeave
+    Without a config file these are the simulator's defaults. Its switches have one shared buffer,
+    and always pause a port's input at a share of the free buffer (`switch-mmu.cc`). ConWeave's fork
     (conweave-project/conweave-ns3, `scratch/network-load-balance.cc`) can switch PFC off, and adds
     load balancing and IRN.
     """
@@ -292,23 +295,23 @@ def run_settings(config: HpccConfig, topology: HpccTopology, testbed: Testbed) -
         try:
             return float(config.values.get(key) or default)
         except ValueError:
-            return 1.0  # on, for what is not a number
+            return 1.0  # text that is not a number counts as on
 
-    found = {"shared-buffer": shared_buffer_words(config.buffer_bytes)}
+    settings = {"shared-buffer": shared_buffer_words(config.buffer_bytes)}
     if number("ENABLE_PFC", 1):
-        found["pfc"] = "PFC"
+        settings["pfc"] = "PFC"
     if number("LB_MODE", 0):
         mode = config.values["LB_MODE"]
-        found["load-balancing"] = f"load balancing by {_LOAD_BALANCING.get(mode, mode)}"
+        settings["load-balancing"] = f"load balancing by {_LOAD_BALANCING.get(mode, mode)}"
     rates = [link.error_rate for link in topology.links if link.error_rate]
     if loss := number("ERROR_RATE_PER_LINK", 0):
         rates.append(loss)
     if rates:
-        found["link-loss"] = f"random loss of up to {max(rates):g} of a link's packets"
-    # `uint32_t has_win = 1`: a config without the key has a window too
+        settings["link-loss"] = f"random loss of up to {max(rates):g} of a link's packets"
+    # the default is a window (`uint32_t has_win = 1`)
     if config.mode and number("HAS_WIN", 1):
         window = window_bytes(testbed, PathTable(testbed), config.payload_bytes)
-        found["window"] = f"a window of at most {format_size(window, 1)} for each flow"
+        settings["window"] = f"a window of at most {format_size(window, 1)} for each flow"
     if number("ENABLE_IRN", 0):
-        found["loss-recovery"] = "IRN's loss recovery"
-    return found
+        settings["loss-recovery"] = "IRN's loss recovery"
+    return settings

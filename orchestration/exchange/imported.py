@@ -1,6 +1,7 @@
-"""Write imported results as a run folder, with a stamp on their origin and what is missing.
+"""Write imported results as a trial of a run folder. Its stamp says where they are from.
 
-Only checks that the files allow are made; the others are left out of `checked`.
+The stamp also says what the files lack. Only checks that the files allow are made; the others are
+not among its `checked`.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.results.stamp import Reason, Stamp
 from orchestration.results.writer import write_trial
 
-# The default of a campaign.
+# The default of a campaign's `drain`.
 _DRAIN_NS = 200_000_000
 
 
 @dataclass(frozen=True)
 class ImportedFlows:
-    """Imported flows, arrays of shape (flows,) in any order; see `Schedule` and `FlowRecords`.
+    """Imported flows: arrays of shape (flows,) in any order, like `Schedule` and `FlowRecords`.
 
-    `end_ns` is `MISSING` for an unfinished flow. `ideal` is the ideal completion time of the files,
-    `MISSING` where it is unknown, None if the files never have it. With `in_order`, flows with
-    equal start times keep the order of the files, which come from a schedule.
+    `src` and `dst` are numbers of hosts, `klass` are numbers of `classes`. `end_ns` is `MISSING`
+    for an unfinished flow. `ideal` is the ideal completion time in ns as the files have it,
+    `MISSING` where it is unknown; it is None if the files have none. With `in_order`, flows that
+    start at the same time keep the order of the files, because these come from a schedule.
     """
 
     start_ns: Ints
@@ -82,7 +84,7 @@ class ImportedFlows:
         return replace(self, klass=klass, classes=classes).rows(order)
 
     def rows(self, order: Ints) -> ImportedFlows:
-        """Return the flows in this order."""
+        """Return the flows of these rows, in this order."""
         columns: dict[str, Any] = {}
         for item in fields(self):
             column = getattr(self, item.name)
@@ -92,7 +94,7 @@ class ImportedFlows:
 
 
 def number_names(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return each name's number, and the names in order of appearance."""
+    """Return the number of each name, and the distinct names in order of appearance."""
     code = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.fromiter(map(code.__getitem__, names), np.int64, len(names)), tuple(code)
 
@@ -101,12 +103,13 @@ def number_names(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
 class Imported:
     """Imported results, ready to be written.
 
-    `inputs` are the files that define flows and fabric, and `results` those with the outcome, by
-    kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
-    known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
-    `parent` is the closloop trial whose flows were sent, if there is one. `label` stands in the
-    tuner's place unless the user gives another. `settings` are what
-    decides the results and has no other place here; see orchestration/core/provenance.py.
+    `inputs` are the files that define flows and fabric, `results` those with results, each by its
+    role. `missing` describes what the files lack. `complete` says whether the files would show
+    unfinished flows, `measured` whether any flow's end is known. `stop_ns` is when the run stopped
+    and `duration_ns` how long flows arrive; both are 0 if unknown. `parent` is the id of the
+    closloop trial whose flows were sent, "" if there is none. `label` is in the tuner's place in
+    reports, unless the user gives another. `settings` describe what decides the results and has no
+    field here; see orchestration/core/provenance.py.
     """
 
     format: str
@@ -136,7 +139,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class WrittenTrial:
-    """The outcome of an import: the trial's folder, its stamp, and counts of flows."""
+    """A written trial: its folder, its stamp, and the numbers of flows and of completed flows."""
 
     folder: Path
     stamp: Stamp
@@ -152,10 +155,10 @@ def write_imported(
     seed: int | None = None,
     repeat: int | None = None,
 ) -> WrittenTrial:
-    """Write the results as a trial in the campaign folder `out`, with `label` as its tuner.
+    """Write the results as a trial in the run folder `out`, with `label` as its tuner.
 
-    A failure leaves nothing behind. Raises InputError if the trial exists already and TrialError if
-    it cannot be written.
+    A failure leaves nothing behind. Raises InputError if the trial exists already, and TrialError
+    if it cannot be written.
     """
     flows, testbed = imported.flows.sorted(), imported.testbed
     columns = (flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass)
@@ -188,8 +191,8 @@ def write_imported(
     if folder.exists():
         raise InputError.single(
             str(folder),
-            "the same flows are imported there already under this label",
-            "give another --label or --repeat, or another folder with -o; or remove that one",
+            "the same flows are there already under this label",
+            "give another --label or --repeat, or another folder with -o, or remove that trial",
         )
     write_trial(folder, trial, testbed, schedule, record, stamp, _facts(imported), ideal)
     return WrittenTrial(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
@@ -200,7 +203,7 @@ def _no_samples(testbed: Testbed, scope: Scope) -> Samples:
 
 
 def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:
-    """Return the ideal completion times of the files, or else those computed for the testbed."""
+    """Return the ideal completion times in ns: those of the files, else computed ones."""
     if known is not None and bool((known >= 0).all()):
         return known
     try:
@@ -217,7 +220,7 @@ def _trial(
     imported: Imported, flows: ImportedFlows, out: Path, label: str, seed: int, repeat: int
 ) -> TrialSpec:
     duration_ns = max(imported.duration_ns, int(flows.start_ns[-1]) + 1)
-    # A default that is the same for all runs of one schedule, unless the files have the stop time.
+    # without a stop time in the files, all runs of one schedule get the same one
     stop_ns = imported.stop_ns or duration_ns + _DRAIN_NS
     last_ns = max(int(flows.end_ns.max()), duration_ns, stop_ns)
     return TrialSpec(
@@ -233,7 +236,7 @@ def _trial(
         sample_period_ns=imported.sample_period_ns,
         action_period_ns=imported.sample_period_ns,
         faults=imported.faults,
-        # The facts have the real one: here it would make runs of one schedule incomparable.
+        # the real one is among the facts: here it would make runs of one schedule incomparable
         host=HostSpec(congestion_control=IMPORTED_CONTROL),
         files={"schedule": _digest_of(flows), "testbed": _digest_text(imported.testbed)},
         parent=imported.parent,
@@ -241,15 +244,15 @@ def _trial(
 
 
 def _digest_of(flows: ImportedFlows) -> str:
-    """Return a SHA-256 of the planned flows: runs that share it are comparable."""
-    found = hashlib.sha256("\n".join(flows.classes).encode())
+    """Return a SHA-256 of the planned flows; runs with the same one are comparable."""
+    digest = hashlib.sha256("\n".join(flows.classes).encode())
     for column in (flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass):
-        found.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+    return digest.hexdigest()
 
 
 def _digest_text(testbed: Testbed) -> str:
-    """Return a SHA-256 of the fabric without its descriptions."""
+    """Return a SHA-256 of the fabric, without the text on its source."""
     data = {**testbed_to_json(testbed), "source": ""}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
@@ -273,13 +276,13 @@ def _facts(imported: Imported) -> dict[str, Any]:
 
 def _stamp(imported: Imported, flows: ImportedFlows, ideal: Ints) -> Stamp:
     names = ", ".join(path.name for path in (*imported.inputs.values(), *imported.results.values()))
-    lacks = f"; not there: {'; '.join(imported.missing)}" if imported.missing else ""
+    lacks = f"; missing: {'; '.join(imported.missing)}" if imported.missing else ""
     reasons = [
         Reason("imported", "warning", f"imported ({imported.format}) from {names}{lacks}"),
         *imported.findings,
     ]
     if not imported.measured:
-        what = "no file says what became of the flows: nothing to show"
+        what = "no file has results of the flows, so that there is nothing to show"
         return verdict([*reasons, Reason("no-results", "invalid", what)], ())
     reasons += check_ends(flows.status)
     reasons += check_ideal(flows.start_ns, flows.end_ns, flows.status, ideal)

@@ -1,6 +1,7 @@
-"""Mapping files: the meaning, unit and hosts of the columns or vectors of a foreign file.
+"""Mapping files: the meaning and unit of the columns or vectors of a file of another program.
 
-Units are always given, never guessed. The YAML is as strict as that of a campaign file.
+A mapping file also says which hosts of a testbed the file's names are. Units are always given,
+never guessed. The YAML is checked as strictly as a campaign file.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ SizeUnit = Literal["B", "KB", "MB", "GB", "KiB", "MiB", "GiB"]
 
 
 class TimeColumn(StrictModel):
-    """A column of times."""
+    """A column of times, with its unit."""
 
     column: str
     unit: TimeUnit = Field(description="s, ms, us or ns")
 
 
 class SizeColumn(StrictModel):
-    """A column of sizes."""
+    """A column of sizes, with its unit."""
 
     column: str
     unit: SizeUnit = Field(description="B, KB, MB, GB, KiB, MiB or GiB")
 
 
 class OneBigSwitch(StrictModel):
-    """The fabric of results that do not describe theirs: all their hosts on one switch."""
+    """The fabric of results that do not describe their own: all of their hosts on one switch."""
 
     rate: Rate = Field(description="of each host's link, like 25Gbps")
     delay: Duration = Field(description="one-way propagation delay of each link, like 1us")
@@ -67,6 +68,8 @@ class OneBigSwitch(StrictModel):
 
 
 class _FabricMapping(StrictModel):
+    """The fabric and its hosts, and the time of the file that is time 0 of the trial (`base`)."""
+
     testbed: str | None = None
     one_big_switch: OneBigSwitch | None = None
     hosts: dict[str, str] = Field(default_factory=dict)
@@ -100,9 +103,9 @@ class CsvMapping(_FabricMapping):
 class OmnetppFlows(StrictModel):
     """Where an OMNeT++ result file has its flows.
 
-    `module` is a regular expression for the modules that have them; its groups `src` and `dst` name
-    the hosts where no result does. The names are those of vectors, whose values at the same index
-    belong to one flow, or of scalars, with one flow per module.
+    `module` is a regular expression for the modules that have flows; its groups `src` and `dst` are
+    the hosts if no result names them. The other names are those of vectors, whose values at the
+    same index belong to one flow, or of scalars, with one flow for each module.
     """
 
     kind: Literal["vectors", "scalars"]
@@ -119,10 +122,10 @@ class OmnetppFlows(StrictModel):
 
 
 class OmnetppQueues(StrictModel):
-    """Where an OMNeT++ result file has its queues: vectors of lengths, and counts of marks.
+    """Where an OMNeT++ result file has its queues: vectors of lengths, and of packet counters.
 
-    `module` is a regular expression with the groups `device` and `port`: the testbed's names, or
-    what `ports` maps to them. `marked` and `dropped` are vectors that count.
+    `module` is a regular expression with the groups `device` and `port`, which are the testbed's
+    names, or names that `ports` maps to these. `marked` and `dropped` are vectors of counters.
     """
 
     module: str
@@ -146,29 +149,30 @@ Mapping_ = TypeVar("Mapping_", CsvMapping, OmnetppMapping)
 
 
 def read_mapping(path: Path, schema: type[Mapping_]) -> tuple[Mapping_, Document]:
-    """Return the mapping of a file. Raises InputError with every problem, each with its line."""
+    """Return the content of a mapping file. Raises InputError with all problems and their lines."""
     document = read(path)
     mapping, problems = document.check(schema)
     if mapping is not None:
         if (mapping.testbed is None) == (mapping.one_big_switch is None):
-            what = "names no fabric, or two"
+            what = "names no fabric, or two of them"
             remedy = "give `testbed: NAME`, or `one_big_switch: {rate: 25Gbps, delay: 1us}`"
             problems.append(document.problem((), what, remedy))
-        both = mapping.columns if isinstance(mapping, CsvMapping) else mapping.flows
-        if both.fct is not None and both.end is not None:
+        fields = mapping.columns if isinstance(mapping, CsvMapping) else mapping.flows
+        if fields.fct is not None and fields.end is not None:
             where = ("columns" if isinstance(mapping, CsvMapping) else "flows", "end")
-            problems.append(document.problem(where, "both fct and end", "keep one of the two"))
+            what = "both fct and end are given"
+            problems.append(document.problem(where, what, "keep one of the two"))
     if problems or mapping is None:
         raise InputError(in_order(problems))
     return mapping, document
 
 
-def testbed_of(name: str, beside: Path) -> Testbed:
-    """Return a testbed by name, by a YAML file's path, or from a run's testbed.json.
+def testbed_of(name: str, mapping_path: Path) -> Testbed:
+    """Return a testbed by its name, by the path of a YAML file, or from a run's testbed.json.
 
-    Paths are relative to the folder of the file `beside`. Raises InputError.
+    Paths are relative to the folder of the mapping file. Raises InputError.
     """
-    path = beside.parent / name
+    path = mapping_path.parent / name
     if name.endswith(".json"):
         remedy = "give the testbed.json of a run"
         try:
@@ -181,10 +185,10 @@ def testbed_of(name: str, beside: Path) -> Testbed:
 
 
 def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each node's tier: 0 for a host, for a switch its distance in links to a host.
+    """Return each node's tier: 0 for a host, the distance in links to the next host for a switch.
 
-    Links must join different tiers, so of two linked switches at the same distance, the later one
-    moves up. A switch that no host reaches starts in tier 1.
+    Links must join different tiers, so that of two linked switches at the same distance the later
+    one moves up. A switch that no host reaches is in tier 1 or above.
     """
     near: list[list[int]] = [[] for _ in range(nodes)]
     for a, b in links:
@@ -207,7 +211,10 @@ def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) 
 
 
 class Hosts:
-    """The hosts that the cells of a file refer to, on the testbed that its mapping names."""
+    """The hosts that the cells of a file name, on the testbed of its mapping file.
+
+    `renamed` maps names that are not valid names of devices to those that they got instead.
+    """
 
     def __init__(
         self, mapping: CsvMapping | OmnetppMapping, mapping_path: Path, cells: Sequence[str]
@@ -217,15 +224,15 @@ class Hosts:
         self.notes: list[str] = []
         known = dict(mapping.hosts)
         if mapping.one_big_switch is not None:
-            called = [known.get(cell, cell) for cell in seen]
-            self.testbed = self._one_switch(mapping.one_big_switch, mapping_path, called)
+            names = [known.get(cell, cell) for cell in seen]
+            self.testbed = self._one_switch(mapping.one_big_switch, mapping_path, names)
         else:
             assert mapping.testbed is not None  # `read_mapping` requires one of the two
             self.testbed = testbed_of(mapping.testbed, mapping_path)
         numbers = {name: number for number, name in enumerate(self.testbed.hosts)}
         for cell, name in known.items():
             if name not in numbers:
-                what = f"hosts: {cell} is to be {name!r}, which testbed {self.testbed.name} has not"
+                what = f"hosts: {cell} is {name!r}, which testbed {self.testbed.name} does not have"
                 ends = f"{self.testbed.hosts[0]} to {self.testbed.hosts[-1]}"
                 remedy = f"{suggest(name, numbers)}use {ends}"
                 raise InputError.single(str(mapping_path), what, remedy)
@@ -235,29 +242,31 @@ class Hosts:
             if (name := self.renamed.get(known.get(cell, cell), known.get(cell, cell))) in numbers
         }
 
-    def _one_switch(self, found: OneBigSwitch, path: Path, seen: list[str]) -> Testbed:
+    def _one_switch(self, switch: OneBigSwitch, path: Path, seen: list[str]) -> Testbed:
         """Return a testbed of all hosts on one switch."""
         names = sorted(dict.fromkeys(seen), key=_natural)
         if not all(_DEVICE_NAME.fullmatch(name) for name in names):
             self.renamed = {name: f"h{number}" for number, name in enumerate(names, start=1)}
             first = names[0]
-            self.notes.append(f"hosts' own names: {first} is {self.renamed[first]}, and so on")
+            self.notes.append(
+                f"hosts' own names: {first} is called {self.renamed[first]}, and so on"
+            )
         self.notes.append("the fabric: its hosts are on one big switch")
         hosts = [self.renamed.get(name, name) for name in names]
-        switch = "switch"
-        while switch in hosts:
-            switch += "_"
+        switch_name = "switch"
+        while switch_name in hosts:
+            switch_name += "_"
         return Testbed.build(
             path.stem.lower(),
-            [*(Device(host, "host", 0) for host in hosts), Device(switch, "switch", 1)],
-            [LinkSpec(host, switch, found.rate, found.delay) for host in hosts],
-            mtu_bytes=found.mtu,
+            [*(Device(host, "host", 0) for host in hosts), Device(switch_name, "switch", 1)],
+            [LinkSpec(host, switch_name, switch.rate, switch.delay) for host in hosts],
+            mtu_bytes=switch.mtu,
             buffer_bytes=_BUFFER_BYTES,
             source="one big switch of the hosts seen",
         )
 
     def numbers(self, cells: Sequence[str], where: Callable[[int], str]) -> Ints:
-        """Return the hosts' numbers; `where(row)` names a row's place in errors."""
+        """Return the numbers of the hosts in `cells`; `where(row)` names a row in errors."""
         try:
             return np.array([self._number[cell] for cell in cells], dtype=np.int64)
         except KeyError:

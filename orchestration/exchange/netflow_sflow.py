@@ -164,9 +164,9 @@ def _time_ns(text: str) -> int:
     """Return a time as nfdump prints it, or seconds since 1970, in ns; time zones are ignored."""
     if text.replace(".", "", 1).isdecimal():
         return _decimal(text, 10**9)
-    whole, _, part = text.partition(".")
+    seconds_text, _, part = text.partition(".")
     try:
-        seconds = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
+        seconds = datetime.fromisoformat(seconds_text).replace(tzinfo=UTC).timestamp()
         return int(seconds) * 10**9 + int((part or "0").ljust(9, "0")[:9])
     except ValueError:
         raise ValueError(f"{text!r} is not a time like 2026-09-01 10:00:00") from None

@@ -1,8 +1,9 @@
-"""Read OMNeT++ result files, .sca and .vec, of versions 2 (OMNeT++ 4 and 5) and 3 (6).
+"""Read OMNeT++ result files, .sca and .vec, of versions 2 (OMNeT++ 4 and 5) and 3 (OMNeT++ 6).
 
 Lines consist of words; words with blanks are in double quotes, with backslash escapes. A data line
-has the number of its vector and its columns: E the event, T the time in seconds, V the value. Of a
-statistic only the name is kept, of a result no attributes: nothing here takes more.
+has the number of its vector, and then the vector's columns: E is the event, T the time in seconds,
+V the value. Only the names of statistics are kept, and no attributes of results, because nothing
+here uses more.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _CHECK = "give the file as OMNeT++ wrote it, whole"
 
 @dataclass
 class Result:
-    """A result of a module. `value` (values,) has one value of a scalar, none of a statistic.
+    """A result of a module.
 
-    `t_ns` has the times of a vector's values.
+    `value` (values,) has the values of a vector, or the value of a scalar; for a statistic it is
+    empty. `t_ns` has the times of a vector's values.
     """
 
     kind: Literal["scalar", "statistic", "vector"]
@@ -51,7 +53,7 @@ class Result:
 
 @dataclass
 class Run:
-    """The results of one run. `settings` has its attributes, iteration variables and parameters."""
+    """The results of a run. `settings` has its attributes, iteration variables and parameters."""
 
     name: str
     settings: dict[str, str] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Run:
 def read_results(path: Path) -> dict[str, Run]:
     """Return the runs of a file by name. Raises InputError, with the line, for another format.
 
-    A vector with decreasing times is refused too: the file is damaged, or two files were joined.
+    A vector with decreasing times is refused, too: the file is damaged, or two files were joined.
     """
     reader = _Reader(path)
     for number, line in numbered_lines(path, _CHECK):
@@ -71,7 +73,7 @@ def read_results(path: Path) -> dict[str, Run]:
 
 @dataclass
 class _Rows:
-    """A vector's data lines as text; `time` and `value` are the places of these columns."""
+    """A vector's data lines as text. `width`, `time` and `value` count words of a line."""
 
     number: int
     vector: Result
@@ -98,7 +100,7 @@ class _Reader:
         try:
             text = line.decode("utf-8").strip()
         except UnicodeDecodeError:
-            refuse(self._path, number, "holds bytes that are no text", _CHECK)
+            refuse(self._path, number, "has bytes that are not text", _CHECK)
         if not text or text.startswith("#"):
             return
         words = self._words(number, text)
@@ -113,22 +115,22 @@ class _Reader:
         try:
             self._take_words(number, words)
         except ValueError:
-            refuse(self._path, number, f"{shown(text)} is not whole", _CHECK)
+            refuse(self._path, number, f"{shown(text)} is not complete", _CHECK)
 
     def _words(self, number: int, text: str) -> list[str]:
-        words, place = [], 0
-        while place < len(text):
-            match = _WORD.match(text, place)
+        words, position = [], 0
+        while position < len(text):
+            match = _WORD.match(text, position)
             if match is None or (match[2] or "").startswith('"'):
                 refuse(self._path, number, "a quote has no end", _CHECK)
             words.append(_ESCAPE.sub(_unescaped, match[1]) if match[2] is None else match[2])
-            place = match.end()
-            while place < len(text) and text[place].isspace():
-                place += 1
+            position = match.end()
+            while position < len(text) and text[position].isspace():
+                position += 1
         return words
 
     def _take_words(self, number: int, words: list[str]) -> None:
-        """Process a line's words. Raises ValueError if it is not whole."""
+        """Process the words of a line. Raises ValueError if the line is not complete."""
         if words[0] == "run":
             (name,) = words[1:]
             self._close()
@@ -142,7 +144,7 @@ class _Reader:
         settings, results = self._run.settings, self._run.results
         match words:
             case ["attr", name, *value]:
-                if not results:  # else it is that of a result
+                if not results:  # else it is an attribute of a result
                     settings[name] = " ".join(value)
             case ["itervar" | "param" | "config", name, *value]:
                 settings[name] = " ".join(value)
@@ -152,10 +154,10 @@ class _Reader:
                 results.append(Result("scalar", module, name, np.array([float(value)])))
             case ["statistic" | "histogram", module, name]:
                 results.append(Result("statistic", module, name))
-            case ["field" | "bin", _, figure]:
+            case ["field" | "bin", _, value]:
                 if not results or results[-1].kind != "statistic":
-                    refuse(self._path, number, "stands below no statistic", _CHECK)
-                float(figure)
+                    refuse(self._path, number, "does not follow a statistic", _CHECK)
+                float(value)
             case ["vector", id_, module, name, *columns]:
                 vector = Result("vector", module, name)
                 results.append(vector)
@@ -178,7 +180,7 @@ class _Reader:
         if rows is None:
             refuse(self._path, number, f"there is no vector {shown(cells[0])} above", _CHECK)
         if len(cells) != rows.width:
-            what = f"{shown(line.strip())} has not the vector's {rows.width - 1} columns"
+            what = f"{shown(line.strip())} does not have the vector's {rows.width - 1} columns"
             refuse(self._path, number, what, _CHECK)
         rows.lines.append(number)
         rows.times.append(cells[rows.time].decode("ascii", "replace"))
@@ -191,7 +193,7 @@ class _Reader:
         return self._runs
 
     def _close(self) -> None:
-        """Turn the data lines of a run into arrays: the next run numbers its vectors anew."""
+        """Turn the data lines of a run into arrays; the next run may reuse numbers of vectors."""
         for rows in self._vectors.values():
             vector, cells = rows.vector, rows.times
             try:
@@ -204,7 +206,7 @@ class _Reader:
             back = np.flatnonzero(np.diff(vector.t_ns) < 0)
             if len(back):
                 line = rows.lines[int(back[0]) + 1]
-                what = f"the time of vector {rows.number} goes back"
+                what = f"the time of vector {rows.number} decreases"
                 refuse(self._path, line, what, "give the file of one run, as it was written")
         self._vectors = {}
 

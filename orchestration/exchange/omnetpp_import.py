@@ -1,4 +1,4 @@
-"""Make a run from OMNeT++ result files with a mapping file."""
+"""`closloop import omnetpp`: make a trial out of OMNeT++ result files, with a mapping file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 class Listed(NamedTuple):
-    """Results of one kind: module without indices, number of modules, number of values."""
+    """Results with the same name in modules that differ in their indices only.
+
+    `module` has `[*]` in place of the indices, `modules` and `values` are counts.
+    """
 
     kind: str
     module: str
@@ -48,12 +51,12 @@ def import_results(
     *,
     mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
     listing: Annotated[
-        bool, "--list", "Show what the files have, for writing a mapping file."
+        bool, "--list", "Show which results the files have, for writing a mapping file."
     ] = False,
-    out: Annotated[Path | None, "--out", "-o", "The campaign's folder."] = None,
+    out: Annotated[Path | None, "--out", "-o", "The run folder that the trial is added to."] = None,
     trial: NewTrial,
 ) -> None:
-    """Take over a run of OMNeT++ (result files of versions 2 and 3).
+    """Import a run of OMNeT++ (result files of versions 2 and 3).
 
     Examples: closloop import omnetpp results/General-0.vec --list
 
@@ -67,7 +70,7 @@ def import_results(
         return
     if mapping is None or out is None:
         given = {"--mapping": mapping, "--out": out}
-        remedy = "add it, or use --list to see what there is"
+        remedy = "add it, or use --list to see the results in the files"
         raise InputError(
             [Problem(flag, "is needed", remedy) for flag, value in given.items() if value is None]
         )
@@ -89,16 +92,16 @@ def _print_results(runs: dict[str, list[Listed]], *, as_json: bool) -> None:
 
 def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
     """Return the results in the files by run, for writing a mapping file. Raises InputError."""
-    found = {}
+    listed = {}
     for name, run in _joined(paths).items():
         values: dict[tuple[str, str, str], list[int]] = {}
         for item in run.results:
             key = (item.kind, _INDEX.sub("[*]", item.module), item.name)
-            # a statistic is one, whatever it sums up
+            # a scalar or statistic counts as one value
             count = len(item.value) if item.kind == "vector" else 1
             values.setdefault(key, []).append(count)
-        found[name] = [Listed(*key, len(own), sum(own)) for key, own in sorted(values.items())]
-    return found
+        listed[name] = [Listed(*key, len(own), sum(own)) for key, own in sorted(values.items())]
+    return listed
 
 
 def _joined(paths: Sequence[Path]) -> dict[str, Run]:
@@ -112,16 +115,17 @@ def _joined(paths: Sequence[Path]) -> dict[str, Run]:
 
 
 def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
-    """Read the result files of one run. Raises InputError, with file and line, for faults.
+    """Read the result files of one run. Raises InputError, with file and line, for problems.
 
-    With vectors, only finished flows are known. With scalars, a flow without an end is unfinished.
+    If flows are vectors, only completed flows are known. If they are scalars, a flow without an end
+    is unfinished.
     """
     mapping, document = read_mapping(mapping_path, OmnetppMapping)
     run = _chosen(_joined(paths), mapping, document)
     rows = list(_rows(run, mapping.flows, document))
     if not rows:
-        what = f"no module of run {run.name} has flows as `flows` says"
-        remedy = "`closloop import omnetpp FILE --list` shows what there is"
+        what = f"no module of run {run.name} has the results that `flows` names"
+        remedy = "`closloop import omnetpp FILE --list` shows the results in a file"
         raise InputError([document.problem(("flows",), what, remedy)])
     hosts = Hosts(mapping, mapping_path, [end for row in rows for end in (row.src, row.dst)])
 
@@ -141,7 +145,7 @@ def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
     if ports is None:
         missing.append("samples of ports")
     if mapping.flows.kind == "vectors":
-        missing.append("flows that did not end")
+        missing.append("flows that were not completed")
     return Imported(
         format="OMNeT++",
         testbed=hosts.testbed,
@@ -178,7 +182,7 @@ def _chosen(runs: dict[str, Run], mapping: OmnetppMapping, document: Document) -
 
 
 class _Row(NamedTuple):
-    """One flow of the results, with times and size in the mapping's units."""
+    """One flow of the results; times and size are in the units of the mapping file."""
 
     module: str
     src: str
@@ -191,10 +195,10 @@ class _Row(NamedTuple):
 
 
 def _rows(run: Run, flows: OmnetppFlows, document: Document) -> Iterator[_Row]:
-    """Yield the flows, module by module. Raises InputError for results that do not match."""
+    """Yield the flows, module by module. Raises InputError for results that do not fit together."""
 
     def fail(module: str, what: str) -> NoReturn:
-        remedy = "correct the mapping; record start, bytes, ends and fct together, flow by flow"
+        remedy = "correct the mapping; record start, bytes, ends and fct of each flow together"
         raise InputError([document.problem(("flows",), f"module {module}: {what}", remedy)])
 
     example = r"Net\.host\[(?P<src>\d+)\]\.app\[\d+\]"
@@ -205,27 +209,27 @@ def _rows(run: Run, flows: OmnetppFlows, document: Document) -> Iterator[_Row]:
         if match is not None and item.kind == flows.kind.removesuffix("s"):
             modules.setdefault(item.module, (match, {}))[1][item.name] = item.value
     names = ("start", "bytes", "fct", "end", "src", "dst", "klass")
-    wanted = {name: called for name in names if (called := getattr(flows, name)) is not None}
-    unfinished = {"fct", "end"} if flows.kind == "scalars" else set()
+    result_of = {name: result for name in names if (result := getattr(flows, name)) is not None}
+    optional = {"fct", "end"} if flows.kind == "scalars" else set()
     for module, (match, values) in modules.items():
-        found = {name: values[called] for name, called in wanted.items() if called in values}
-        if not found:
+        columns = {name: values[result] for name, result in result_of.items() if result in values}
+        if not columns:
             continue
-        absent = [n for n in wanted if n not in found and n not in unfinished]
+        absent = [n for n in result_of if n not in columns and n not in optional]
         if absent:
-            fail(module, f"has no {wanted[absent[0]]!r} beside its other results")
-        lengths = {len(value) for value in found.values()}
+            fail(module, f"has no {result_of[absent[0]]!r} beside its other results")
+        lengths = {len(value) for value in columns.values()}
         if len(lengths) > 1:
-            counts = ", ".join(f"{wanted[name]} {len(value)}" for name, value in found.items())
+            counts = ", ".join(f"{result_of[name]} {len(value)}" for name, value in columns.items())
             fail(module, f"its results have different numbers of values: {counts}")
         groups = {name: text for name, text in match.groupdict().items() if text}
-        for place in range(lengths.pop()):
-            value = {name: float(column[place]) for name, column in found.items()}
+        for row in range(lengths.pop()):
+            value = {name: float(column[row]) for name, column in columns.items()}
             ends: dict[str, str] = dict(groups)
-            ends.update({n: _whole(value[n]) for n in ("src", "dst") if n in value})
+            ends.update({n: _number_text(value[n]) for n in ("src", "dst") if n in value})
             for name in ("src", "dst"):
                 if name not in ends:
-                    fail(module, f"nothing says the {name}: neither a result nor the group")
+                    fail(module, f"neither a result nor a group names the {name}")
             yield _Row(
                 module=module,
                 src=ends["src"],
@@ -234,11 +238,12 @@ def _rows(run: Run, flows: OmnetppFlows, document: Document) -> Iterator[_Row]:
                 size=value["bytes"],
                 fct=value.get("fct", np.nan),
                 end=value.get("end", np.nan),
-                klass=_whole(value["klass"]) if "klass" in value else ALL,
+                klass=_number_text(value["klass"]) if "klass" in value else ALL,
             )
 
 
-def _whole(value: float) -> str:
+def _number_text(value: float) -> str:
+    """Return a number as text, without a decimal point if it is whole."""
     return str(int(value)) if value == int(value) else repr(value)
 
 
@@ -255,9 +260,9 @@ def _flows(
     done = end != MISSING
     for bad, what in (
         (start < 0, "a flow starts before the base time"),
-        (bytes_ < 1, "a flow of less than a byte"),
+        (bytes_ < 1, "a flow has less than one byte"),
         (done & (end <= start), "a flow ends before it starts"),
-        (src == dst, "a flow from a host to itself"),
+        (src == dst, "a flow goes from a host to itself"),
     ):
         if bad.any():
             remedy = "check the units and names of the mapping file"
@@ -288,63 +293,64 @@ def queue_samples(
     last_ns: int,
     document: Document,
 ) -> Samples:
-    """Return samples of the queues at every period, each with the last value recorded until then.
+    """Return samples of the queues, one every period, with the last value recorded until then.
 
-    Raises InputError, with the mapping's line, for a queue that is not in the testbed.
+    Times are relative to `base_ns`, and end at `last_ns`. Raises InputError, with the line of the
+    mapping file, for a queue that is not in the testbed.
     """
     example = r"Net\.(?P<device>\w+)\.(?P<port>eth\[\d+\])\.queue"
     pattern = _pattern(queues.module, document, "queues", example)
     if not {"device", "port"} <= set(pattern.groupindex):
-        what = "has not the groups `device` and `port`"
+        what = "lacks the groups `device` and `port`"
         remedy = f"write it like '{example}'"
         raise InputError([document.problem(("queues", "module"), what, remedy)])
     labels = {queue.label: number for number, queue in enumerate(testbed.queues)}
     t_ns = np.arange(1, last_ns // queues.sample_period + 1, dtype=np.int64) * queues.sample_period
     shape = (len(t_ns), len(testbed.queues))
-    called = {
+    signal_of = {
         queues.length: "qlen_bytes",
         queues.marked: "marked_packets",
         queues.dropped: "dropped_packets",
     }
-    samples = {name: np.full(shape, MISSING, dtype=np.int64) for name in called.values()}
-    seen = 0
+    samples = {name: np.full(shape, MISSING, dtype=np.int64) for name in signal_of.values()}
+    vectors = 0
     for vector in run.results:
         match = pattern.fullmatch(vector.module)
-        if match is None or vector.kind != "vector" or vector.name not in called:
+        if match is None or vector.kind != "vector" or vector.name not in signal_of:
             continue
         own = f"{match['device']}:{match['port']}"
         label = queues.ports.get(own, own)
         if label not in labels:
-            what = f"the queue {own} of module {vector.module} is no port of {testbed.name}"
+            what = f"the queue {own} of module {vector.module} is not a port of {testbed.name}"
             remedy = (
                 f"{suggest(label, labels)}name it under `ports:` like {own}: {next(iter(labels))}"
             )
             raise InputError([document.problem(("queues",), what, remedy)])
-        name = called[vector.name]
+        name = signal_of[vector.name]
         factor = SIZE_UNITS[queues.size_unit] if name == "qlen_bytes" else 1
         samples[name][:, labels[label]] = _held(vector, t_ns + base_ns, factor)
-        seen += 1
-    if not seen:
-        what = "no vector is a queue as `queues` says"
-        remedy = "`closloop import omnetpp FILE --list` shows what there is"
+        vectors += 1
+    if not vectors:
+        what = "no vector fits what `queues` says"
+        remedy = "`closloop import omnetpp FILE --list` shows the results in a file"
         raise InputError([document.problem(("queues",), what, remedy)])
     unknown = np.full(shape, MISSING, dtype=np.int64)
     return Samples(t_ns, {name: samples.get(name, unknown) for name in names("queue")})
 
 
 def _held(vector: Result, t_ns: Ints, factor: int) -> Ints:
-    """Return the last value at or before each time, `MISSING` before the first one."""
-    place = np.searchsorted(vector.t_ns, t_ns, side="right") - 1
+    """Return the vector's last value at or before each time; `MISSING` before its first one."""
+    index = np.searchsorted(vector.t_ns, t_ns, side="right") - 1
     if not len(vector.value):
         return np.full(len(t_ns), MISSING, dtype=np.int64)
     scaled = np.rint(vector.value * factor).astype(np.int64)
-    return np.where(place >= 0, scaled[np.maximum(place, 0)], MISSING)
+    return np.where(index >= 0, scaled[np.maximum(index, 0)], MISSING)
 
 
 def _pattern(text: str, document: Document, part: str, example: str) -> re.Pattern[str]:
-    """Return the pattern of a part's modules. Raises InputError for what is no such pattern."""
+    """Return the compiled pattern of a part's modules. Raises InputError if it is invalid."""
     try:
         return re.compile(text)
     except re.error as error:
-        what, remedy = f"is no regular expression: {error}", f"write it like '{example}'"
+        what, remedy = f"is not a regular expression: {error}", f"write it like '{example}'"
         raise InputError([document.problem((part, "module"), what, remedy)]) from error

@@ -1,4 +1,4 @@
-"""Turn flow records into a file of flows to replay on a testbed."""
+"""`closloop import flows`: make a file of flows to replay out of captures and flow records."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from orchestration.exchange.netflow_sflow import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, RecordedFlows, check_without
 from orchestration.exchange.source import new_path, parse_quantity
 
-# Kind of file -> default idle time of a five-tuple that ends a flow.
+# For each kind of file, after which idle time of a five-tuple a flow ends by default.
 DEFAULT_IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
-# Of pcap (in us and ns, by both byte orders), pcapng and gzip.
+# The first bytes of pcap (in us and ns, in both byte orders), of pcapng and of gzip.
 _MAGICS = tuple(
     map(bytes.fromhex, ["a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a", "1f8b"])
 )
@@ -35,9 +35,10 @@ _MAGICS = tuple(
 
 @dataclass(frozen=True)
 class ReplayFile:
-    """The file that was written, with notes on it.
+    """A written file of flows, with notes on it.
 
-    `hosts` maps addresses to hosts; `dropped` counts the flows of each address without a host.
+    `hosts` maps addresses to hosts, and `assigned` says whether that was done here, in order of
+    appearance. `dropped` counts the dropped flows of each address that is no host.
     """
 
     path: Path
@@ -53,24 +54,28 @@ class ReplayFile:
 
 
 def import_flows(
-    file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
+    file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's output, or a CSV of your own."],
     *,
-    testbed: Annotated[str, "The testbed whose hosts the addresses become."],
-    out: Annotated[Path, "--out", "-o", "The CSV file to make."],
+    testbed: Annotated[str, "The testbed whose hosts stand for the addresses."],
+    out: Annotated[Path, "--out", "-o", "The CSV file to write."],
     kind: Annotated[str, "--from", "capture, nfdump, sflowtool or csv (default: by content)."] = "",
-    hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
-    idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
+    hosts: Annotated[
+        Path | None, "A YAML file with a line `10.0.0.1: h1` for each address."
+    ] = None,
+    idle: Annotated[
+        str, "After this idle time a flow ends (default: captures 100ms, flow records 15s)."
+    ] = "",
     mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
     without: Annotated[
-        list[str], "Leave out packets that are not read yet: roce or tunnels; again for both."
+        list[str], "Leave out packets that are not read yet: roce or tunnels; repeat it for both."
     ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Make flows to replay out of what a network carried: a capture or exporters' flow records.
 
-    Without --hosts, each new address is the testbed's next host. Flows with an end that is no host
-    are dropped, and counted. RoCE and tunnels are refused, unless --without leaves them out; all
-    else that is no flow is counted.
+    Without --hosts, each new address becomes the testbed's next host. Flows from or to an address
+    without a host are dropped and counted. RoCE and tunnels are refused unless --without leaves
+    them out; other packets that flows are not made of are counted.
 
     Examples: closloop import flows rack.pcap --testbed graphcc --hosts hosts.yml -o flows.csv
 
@@ -80,9 +85,9 @@ def import_flows(
     chosen = kind or ("csv" if mapping else kind_of(file))
     with waiting("reading"):
         idle_ns = parse_quantity("--idle", idle, parse_duration_ns)
-        found, named = read_records(file, chosen, idle_ns, mapping, without)
-        given = read_hosts(hosts, fabric) if hosts else named or None
-        written = write_replay(out, found, fabric, given)
+        recorded, mapped_hosts = read_records(file, chosen, idle_ns, mapping, without)
+        host_of = read_hosts(hosts, fabric) if hosts else mapped_hosts or None
+        written = write_replay(out, recorded, fabric, host_of)
     if as_json:
         print_json({**asdict(written), "path": str(out)})
     else:
@@ -101,7 +106,7 @@ def _print_replay(written: ReplayFile) -> None:
     if written.dropped_flows:
         worst = [f"{address} ({count})" for address, count in list(written.dropped.items())[:5]]
         typer.echo(
-            f"  dropped: {written.dropped_flows} flows with an end that is no host of the "
+            f"  dropped: {written.dropped_flows} flows of addresses that are no hosts of the "
             f"testbed: {', '.join(worst)}"
         )
     for note in written.notes:
@@ -122,8 +127,8 @@ def kind_of(path: Path) -> str:
         return "sflowtool"
     raise InputError.single(
         str(path),
-        "is neither a capture, nfdump's CSV nor sflowtool's lines",
-        "name what it is with --from; for a CSV of your own add --mapping FILE",
+        "is neither a capture, nfdump's CSV nor sflowtool's output",
+        "name its kind with --from; for a CSV of your own add --mapping FILE",
     )
 
 
@@ -134,9 +139,9 @@ def read_records(
     mapping: Path | None,
     without: Sequence[str] = (),
 ) -> tuple[RecordedFlows, dict[str, str]]:
-    """Return a file's flow records, and `hosts` of its mapping file.
+    """Return a file's flow records, and the `hosts` of its mapping file.
 
-    `without` names kinds of packets or records that are left out, which are refused otherwise
+    `without` names kinds of packets or records to leave out, which are refused otherwise
     (orchestration/exchange/records.py). Raises InputError.
     """
     check_without(without)
@@ -144,7 +149,7 @@ def read_records(
     idle = parse_duration_ns(DEFAULT_IDLE[kind]) if idle_ns is None else idle_ns
     if kind == "csv":
         if mapping is None:
-            what = "a CSV needs to be told which column is what"
+            what = "a CSV of your own needs a mapping file, which says which column is what"
             raise InputError.single("--mapping", what, "add --mapping FILE")
         if without:
             what = "a CSV of flows has no packets to leave out"
@@ -155,14 +160,14 @@ def read_records(
 
 
 def read_hosts(path: Path, testbed: Testbed) -> dict[str, str]:
-    """Return the file's map of addresses to hosts. Raises InputError with every problem in it."""
+    """Return the map of addresses to hosts in a file. Raises InputError with all problems in it."""
     document = read(path)
     if document.faults:
         raise InputError(in_order(document.faults))
     hosts = {str(address): str(name) for address, name in document.data.items()}
     for address, name in hosts.items():
         if name not in testbed.hosts:
-            what = f"{address} is to be {name!r}, which testbed {testbed.name} has not"
+            what = f"{address} is {name!r}, which testbed {testbed.name} does not have"
             remedy = f"{suggest(name, testbed.hosts)}write lines like 10.0.0.1: {testbed.hosts[0]}"
             raise InputError.single(str(path), what, remedy)
     return hosts
@@ -171,11 +176,11 @@ def read_hosts(path: Path, testbed: Testbed) -> dict[str, str]:
 def write_replay(
     out: Path, recorded: RecordedFlows, testbed: Testbed, hosts: dict[str, str] | None
 ) -> ReplayFile:
-    """Write `start_ns,src,dst,bytes,class`, the first flow at 0, and return what was written.
+    """Write flows as `start_ns,src,dst,bytes,class`, the first one at 0; return what was written.
 
-    Without `hosts`, addresses are names of hosts, or else each new address becomes the next host of
-    the testbed. Flows with an address without a host are dropped. Raises InputError if no flow is
-    left, or if `out` exists.
+    Without `hosts`, the addresses are names of the testbed's hosts if all of them are; else each
+    new address becomes the testbed's next host. Flows of an address without a host are dropped.
+    Raises InputError if no flow is left, or if `out` exists.
     """
     known = _in_order_of_appearance(recorded.records, testbed) if hosts is None else hosts
     kept, lost, itself = _split_by_hosts(recorded.records, known)
@@ -185,14 +190,14 @@ def write_replay(
     if not recorded.records:
         why = f": {'; '.join(recorded.notes)}" if recorded.notes else ""
         what = f"no flow is left of {recorded.source}{why}"
-        remedy = "give a file with TCP or UDP that carries payload"
+        remedy = "give a file with payload over TCP or UDP"
         raise InputError.single(str(out), what, remedy)
     if not kept:
         count = f"{len(lost)} of {len(lost) + itself}"
-        what = f"no flow is left: {count} have an end that is no host of {testbed.name}"
+        what = f"no flow is left: {count} are of addresses that are no hosts of {testbed.name}"
         raise InputError.single(str(out), what, "say which address is which host: --hosts FILE")
     first_ns = min(record.start_ns for record in kept)
-    number = {name: place for place, name in enumerate(testbed.hosts)}
+    number = {name: index for index, name in enumerate(testbed.hosts)}
     kept.sort(key=lambda r: (r.start_ns, number[known[r.src]], number[known[r.dst]]))
     columns: dict[str, list[object]] = {
         "start_ns": [record.start_ns - first_ns for record in kept],
@@ -232,7 +237,7 @@ def _in_order_of_appearance(records: Iterable[FlowRecord], testbed: Testbed) -> 
 def _split_by_hosts(
     records: Sequence[FlowRecord], hosts: dict[str, str]
 ) -> tuple[list[FlowRecord], list[FlowRecord], int]:
-    """Return flows between two hosts, flows with an unknown end, and the count within one host."""
+    """Return flows between two hosts, flows of unknown addresses, and the number within a host."""
     kept, lost, itself = [], [], 0
     for record in records:
         if record.src not in hosts or record.dst not in hosts:

@@ -1,7 +1,7 @@
-"""`closloop import` and `closloop export`: a verb for each entry point of their groups.
+"""`closloop import` and `closloop export`: a command for each entry point of their groups.
 
-The help shows what stands in the functions' docstrings, and a verb's module is loaded when it is
-called: one with all libraries takes half a second.
+The help shows the functions' docstrings, read from the source. A command's module is loaded only
+when the command is called, because loading all libraries takes half a second.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class _Commands(Mapping[str, Any]):
         return command_of(name, verb()(function))
 
     def docstring(self, name: str) -> str:
-        """Return the docstring of an entry point's function, from its source, which is not run.
+        """Return the docstring of an entry point's function from its source, which is not run.
 
-        It is "" for one that cannot be found or read: calling it says why.
+        It is "" if the source cannot be found or read; calling the command then says why.
         """
         module, _, function = offered(self.group)[name].partition(":")
         with suppress(ImportError, SyntaxError):
@@ -78,17 +78,17 @@ class _Importers(TyperGroup):
         self.commands: Any = _Commands(self.group)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names."""
+        """Return the names of the commands."""
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return what the help shows of a command."""
+        """Return a command that only has the help of the real one, which is not loaded."""
         if cmd_name not in offered(self.group):
             return None
         return TyperCommand(cmd_name, help=self.commands.docstring(cmd_name))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the called command's name, the command itself, and the remaining arguments."""
+        """Load the called command; return its name, the command, and the remaining arguments."""
         name, shown, rest = super().resolve_command(ctx, args)
         return name, shown if name is None else self.commands[name], rest
 
@@ -105,17 +105,17 @@ exporter = typer.Typer(cls=_Exporters, no_args_is_help=True, help=VERBS[1].help)
 
 @dataclass(frozen=True)
 class NewTrial:
-    """Options: what an imported trial is called in its campaign's folder, and the output format."""
+    """Options: label, seed and repeat of an imported trial, and the output format."""
 
     label: Annotated[
-        str, "What reports call it, in the tuner's place (default: what the importer calls it)."
+        str, "Its name in reports, in the tuner's place (default: the importer chooses)."
     ] = ""
-    seed: Annotated[int | None, "Runs of equal flows are paired by it."] = None
-    repeat: Annotated[int | None, "The number of the repeat."] = None
+    seed: Annotated[int | None, "Its seed: runs of the same flows are paired by it."] = None
+    repeat: Annotated[int | None, "Its number among the repeats."] = None
     as_json: Json = False
 
     def write(self, imported: Imported, out: Path) -> None:
-        """Write it into a campaign's folder, and print a summary."""
+        """Write imported results into a run folder, and print a summary."""
         from orchestration.exchange.imported import write_imported
 
         label = self.label or imported.label
@@ -139,7 +139,7 @@ class NewTrial:
             f"{len(imported.testbed.hosts)} hosts and {len(imported.testbed.switches)} switches"
         )
         for item in imported.missing:
-            typer.echo(f"  not taken over: {item}")
+            typer.echo(f"  not imported: {item}")
         for reason in written.stamp.reasons:
             if reason.code != "imported":
                 typer.echo(f"  {reason.severity}: {reason.text}")
@@ -147,7 +147,7 @@ class NewTrial:
 
 
 def _joining(function: Callable[..., Imported]) -> Callable[..., None]:
-    """Return an importer as a function that writes what it returns, with the options for that."""
+    """Return an importer as a command that writes its results, with the options for that."""
 
     @wraps(function)
     def joining(*, out: Path, trial: NewTrial, **options: Any) -> None:
@@ -156,7 +156,7 @@ def _joining(function: Callable[..., Imported]) -> Callable[..., None]:
         trial.write(imported, out)
 
     added: dict[str, Any] = {
-        "out": Annotated[Path, "--out", "-o", "The campaign's folder that the trial joins."],
+        "out": Annotated[Path, "--out", "-o", "The run folder that the trial is added to."],
         "trial": NewTrial,
     }
     signature = inspect.signature(function)

@@ -149,20 +149,20 @@ def read_former_page(file: ClaimsFile, paper: str, page: Path) -> str:
 
 def _inconsistencies(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
     """Return what parts of the file say against each other: where, what, and the remedy."""
-    found: list[tuple[Loc, str, str]] = []
+    problems: list[tuple[Loc, str, str]] = []
     sections = [section.id for section in file.sections]
     for number, section in enumerate(file.sections):
         metrics = [*section.metrics, *(item.metric for item in section.printed)]
-        found += [_unknown(("sections", number), "metric", m, METRICS.papers) for m in metrics]
+        problems += [_unknown(("sections", number), "metric", m, METRICS.papers) for m in metrics]
     for number, claim in enumerate(file.claims):
         loc: Loc = ("claims", number)
-        found.append(_unknown((*loc, "section"), "section", claim.section, sections))
-        found.append(_unknown((*loc, "metric"), "metric", claim.metric, METRICS.papers))
+        problems.append(_unknown((*loc, "section"), "section", claim.section, sections))
+        problems.append(_unknown((*loc, "metric"), "metric", claim.metric, METRICS.papers))
         if claim.direction == "value" and (claim.low is None or claim.high is None):
-            found.append((loc, "a claim about a value has no range", "give 'low' and 'high'"))
+            problems.append((loc, "a claim about a value has no range", "give 'low' and 'high'"))
         if claim.direction != "value" and not claim.against:
-            found.append((loc, "a comparison names no opponent", "name an arm in 'against'"))
-    return [item for item in found if item[1]]
+            problems.append((loc, "a comparison names no opponent", "name an arm in 'against'"))
+    return [item for item in problems if item[1]]
 
 
 def _unknown(loc: Loc, noun: str, name: str, known: Iterable[str]) -> tuple[Loc, str, str]:

@@ -183,23 +183,23 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
     names = (BEST_STATIC, ORACLE, arm)
     tail = METRICS[metric].tail
     if tail is None:
-        static, oracle, mine = (
+        static, oracle, own = (
             np.array([condition.values_by_seed(name, metric)[seed] for seed in seeds])
             for name in names
         )
-        ratio = pooled_difference(static - oracle, static - mine, [networks], condition.confidence)
+        ratio = pooled_difference(static - oracle, static - own, [networks], condition.confidence)
         return ratio.relative + 1, ratio.relative_low + 1, ratio.relative_high + 1
     samples = [[condition.samples(name, metric)[seed] for seed in seeds] for name in names]
     groups = networks if len(set(networks)) > 1 else seeds
     if len(seeds) < 2:
         return UNKNOWN
     counts = draw_counts(networks, DRAWS // 4)
-    static, oracle, mine = (bootstrap_quantiles(values, tail, counts) for values in samples)
+    static, oracle, own = (bootstrap_quantiles(values, tail, counts) for values in samples)
     if not np.all(static > oracle):  # in some draws there is no headroom
         return UNKNOWN
     points = [float(np.quantile(np.concatenate(values), tail)) for values in samples]
     point = (points[0] - points[2]) / (points[0] - points[1])
-    draws = (static - mine) / (static - oracle)
+    draws = (static - own) / (static - oracle)
     return point, *widened_interval(point, draws, len(set(groups)), condition.confidence)
 
 
@@ -264,8 +264,8 @@ def _quantiles_over_all_conditions(
             [condition.samples(arm, metric)[seed] for seed in seeds]
             for arm in (BEST_STATIC, ORACLE)
         )
-        whole = [float(np.quantile(np.concatenate(side), tail)) for side in (static, oracle)]
-        points.append(whole[0] / whole[1] - 1)
+        both = [float(np.quantile(np.concatenate(side), tail)) for side in (static, oracle)]
+        points.append(both[0] / both[1] - 1)
         draws.append(
             bootstrap_quantiles(static, tail, counts) / bootstrap_quantiles(oracle, tail, counts)
             - 1

@@ -120,20 +120,16 @@ def _replay_spec(
     firsts = [group.of_repeat(repeat)[0].trial for repeat in group.repeats]
     if not all(keeps_flow_numbers(schedule_of(first), order, first.testbed) for first in firsts):
         notes.append("the replay renumbers the flows: they are not in the order of a schedule")
-    with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
+    with_fabric = has_roce(backend, sent.host)
     balancing = trial.spec.load_balancing
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
-        for repeat in group.repeats:
-            schedule = shared_schedule(group, repeat)
-            columns = {column: schedule[column] for column in COLUMNS}
-            write_csv(folder / of_repeat(flows, repeat), columns)
+        _write_flows(group, folder, flows)
         kept = tuple(with_checkpoint(entry, folder) for entry in other_tuners)
         recorded = list(
             _recorded_tuners(request, group, folder, testbed, [e.label for e in other_tuners])
         )
         listed = list(_parent_trials(request, group, recorded, kept))
-        times = _TIMES if ran_by_closloop(trial.spec) else ("sample_period",)
         return ReplayCampaign(
             name=name,
             backend=backend,
@@ -143,9 +139,7 @@ def _replay_spec(
             duration_ns=trial.spec.duration_ns,
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
-            times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times}
-            | ({"flow_sample_period": samples_ns} if samples_ns and with_fabric else {})
-            | ({"warm_up": trial.spec.warm_up_ns} if trial.spec.warm_up_ns else {}),
+            times_ns=_times_ns(trial.spec, samples_flows=with_fabric),
             host=sent.host,
             fabric=fabric_of(trial) if with_fabric else LINUX,
             clock=trial.spec.clock if capabilities(backend).on(trial.spec.clock) else "",
@@ -165,6 +159,25 @@ def _replay_spec(
         notes=tuple(notes),
         write=write,
     )
+
+
+def _write_flows(group: TrialGroup, folder: Path, file: str) -> None:
+    """Write the flows of each repeat; `file` is their file's name, with a mark for the repeat."""
+    for repeat in group.repeats:
+        schedule = shared_schedule(group, repeat)
+        columns = {column: schedule[column] for column in COLUMNS}
+        write_csv(folder / of_repeat(file, repeat), columns)
+
+
+def _times_ns(spec: TrialSpec, *, samples_flows: bool) -> dict[str, int]:
+    """Return the settings of a campaign that are times, as the trial has them."""
+    names = _TIMES if ran_by_closloop(spec) else ("sample_period",)
+    times_ns = {name: getattr(spec, f"{name}_ns") for name in names}
+    if samples_flows and spec.flow_sample_period_ns:
+        times_ns["flow_sample_period"] = spec.flow_sample_period_ns
+    if spec.warm_up_ns:
+        times_ns["warm_up"] = spec.warm_up_ns
+    return times_ns
 
 
 def _limit_repeats(group: TrialGroup, repeats: int | None) -> TrialGroup:

@@ -274,5 +274,5 @@ def _notes(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str
     if spec.flow_sample_period_ns and not has_roce(backend, spec.host):
         yield f"flows are not sampled on {backend}"
     if not ran_by_closloop(spec):
-        here = trial.testbed.wire_bytes(1) - 1
-        yield f"packets have this testbed's headers ({here} B with TCP), not those of the parent"
+        size_bytes = trial.testbed.wire_bytes(1) - 1
+        yield f"packets have this testbed's headers ({size_bytes} B with TCP), not the parent's"

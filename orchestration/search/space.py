@@ -305,24 +305,24 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
     """
     for text in given:
         name, _, bounds = text.partition("=")
-        known = {one.name: one for one in space.dimensions if not one.choices}
+        known = {dim.name: dim for dim in space.dimensions if not dim.choices}
         if name not in known and name in DCQCN_PARAMETERS and "rpg_ai_rate" in known:
             added = _dcqcn_dimension(name, _parsed(name, bounds))
             default = DCQCN_SETS["mlx5"][name]
             space = Space(
                 (*space.dimensions, added),
-                tuple((*one, (name, default)) for one in space.known),
+                tuple((*setting, (name, default)) for setting in space.known),
             )
             known[name] = added
         check_known("--range", "{!r} is not searched", [name], known, "there are ")
-        one, (low, high) = known[name], _parsed(name, bounds)
-        if not one.min_limit <= low < high <= one.max_limit:
+        dim, (low, high) = known[name], _parsed(name, bounds)
+        if not dim.min_limit <= low < high <= dim.max_limit:
             raise InputError.single(
                 "--range",
-                f"{text}: not a range inside the limits {one.min_limit:g} to {one.max_limit:g}",
+                f"{text}: not a range inside the limits {dim.min_limit:g} to {dim.max_limit:g}",
                 "give the lower bound first, both within the limits",
             )
-        new = Dimension(name, low, high, one.min_limit, one.max_limit, one.limit_reasons, one.whole)
+        new = Dimension(name, low, high, dim.min_limit, dim.max_limit, dim.limit_reasons, dim.whole)
         space = Space(tuple(new if d.name == name else d for d in space.dimensions), space.known)
     return space
 
@@ -330,9 +330,9 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
 def ranges_of(space: Space) -> dict[str, tuple[Scalar, ...]]:
     """Return the range of each parameter of a space: its two ends, or its choices."""
     return {
-        one.name: one.choices
-        or ((round(one.minimum), round(one.maximum)) if one.whole else (one.minimum, one.maximum))
-        for one in space.dimensions
+        dim.name: dim.choices
+        or ((round(dim.minimum), round(dim.maximum)) if dim.whole else (dim.minimum, dim.maximum))
+        for dim in space.dimensions
     }
 
 

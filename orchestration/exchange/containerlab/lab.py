@@ -1,10 +1,13 @@
-"""A testbed as a lab of containerlab: its topology file, the rack that its nodes are, its folder.
+"""`closloop export containerlab`: write a testbed as a lab of containerlab.
+
+The folder has the lab's topology file, the inventory of its nodes, and keys:
 
 NAME.clab.yml  inventory.yml  known_hosts  key{,.pub}  host_keys/DEVICE{,.pub}
 Containerfile  start.sh       testbed.yml, for a testbed that is not the package's
 
-Facts are of containerlab 0.79 (github.com/srl-labs/containerlab, commit 39ff2b7): the file's form
-of schemas/clab.schema.json, kinds of nodes/linux and nodes/sonic, links of links/link_veth.go.
+Facts are from containerlab 0.79 (github.com/srl-labs/containerlab, commit 39ff2b7): the form of the
+file from schemas/clab.schema.json, kinds of nodes from nodes/linux and nodes/sonic, and links from
+links/link_veth.go.
 """
 
 from __future__ import annotations
@@ -38,15 +41,15 @@ from orchestration.exchange.source import NewFolder, new_folder
 SwitchKind = Literal["linux", "sonic-vs"]
 SWITCH_KINDS: tuple[SwitchKind, ...] = get_args(SwitchKind)
 MANAGEMENT_PREFIX = "172.20.64.0/20"
-# What the folder's Containerfile builds, and the name that SONiC's build gives its image.
+# The image that the folder's Containerfile builds, and the image that SONiC's build makes.
 NODE_IMAGE, SONIC_IMAGE = "closloop-node", "docker-sonic-vs"
-# Where containerlab keeps what is not its own: variables of a link. It acts on none of them.
+# Variables of a link in containerlab, which stores them and does not act on them.
 RATE, DELAY = "closloop_rate", "closloop_delay"
 
-# Nodes that containerlab knows without their being listed (core/clab.go, getSpecialLinkNodes).
+# Nodes that containerlab knows although they are not listed (core/clab.go, getSpecialLinkNodes).
 _TAKEN = ("host",)
-# A Linux bridge, which the management network is, has at most so many ports (BR_MAX_PORTS is
-# 1,024, number 0 is not used).
+# The management network is a Linux bridge, which has at most this many ports (BR_MAX_PORTS is
+# 1,024, and number 0 is not used).
 _MAX_NODES = 1023
 # The ports of SONiC's virtual switch: eth1 is Ethernet0, eth2 Ethernet4 and so on to eth32
 # (lanemap.ini of Force10-S6000, the hardware that docker-sonic-vs stands for).
@@ -63,9 +66,9 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Lab:
-    """A testbed as a lab. Hosts and Linux switches are of kind `linux`.
+    """A testbed as a lab of containerlab. Hosts and Linux switches are of kind `linux`.
 
-    `management` is the IPv4 network that the nodes are reached by.
+    `management` is the IPv4 network over which the nodes are reached.
     """
 
     testbed: Testbed
@@ -76,12 +79,13 @@ class Lab:
 
     @cached_property
     def address(self) -> dict[str, str]:
-        """The management address of each node. The network's first one is its bridge's."""
+        """The management address of each node. The first address is that of the bridge."""
         first = self.management.network_address + 2
         return {device.name: str(first + n) for n, device in enumerate(self.testbed.devices)}
 
     @cached_property
     def _port_position(self) -> dict[int, int]:
+        """The position of each port among the ports of its device, by the port's index."""
         return {p.index: n for ports in self.testbed.ports_of.values() for n, p in enumerate(ports)}
 
     def runs_sonic(self, name: str) -> bool:
@@ -89,7 +93,7 @@ class Lab:
         return self.switch == "sonic-vs" and self.testbed.device[name].kind == "switch"
 
     def node_interface(self, port: Port) -> str:
-        """Return a port's name in the topology file; eth0 is the management's on every node."""
+        """Return a port's name in the topology file; eth0 is every node's management interface."""
         return f"eth{self._port_position[port.index] + 1}"
 
     def interface(self, port: Port) -> str:
@@ -112,7 +116,7 @@ class Lab:
                 address=self.address[name],
                 key_file=key_file,
                 platform="sonic" if sonic else "linux",
-                # a veth has no rate; what is before SONiC's ports is not the inventory's to shape
+                # a veth has no rate; the links of SONiC's ports are not shaped by the inventory
                 shape=not sonic,
                 interfaces=tuple(self.interface(port) for port in ports),
                 queues=queues if sonic else (SONIC_QUEUE,),
@@ -120,7 +124,7 @@ class Lab:
         return Rack(self.testbed.name, self.testbed, access, known_hosts_file=known_hosts_file)
 
     def topology(self) -> str:
-        """Return the text of the topology file. Raises InputError for what it cannot hold."""
+        """Return the text of the topology file. Raises InputError for what it cannot express."""
         problems = list(_problems(self))
         raise_any(problems)
         name = self.testbed.name
@@ -132,7 +136,7 @@ class Lab:
             f"  ipv4-subnet: {self.management}",
             "topology:",
             "  defaults:",
-            # a container that starts again has lost its links (docs/manual/kinds/linux.md)
+            # a container that restarts has lost its links (docs/manual/kinds/linux.md)
             '    restart-policy: "no"',
             "    binds:",
             "      - start.sh:/closloop/start.sh:ro",
@@ -156,8 +160,8 @@ class Lab:
             yield from ("kind: linux", f"image: {flow(image)}", "cmd: sh /closloop/start.sh")
 
     def _node(self, device: Device) -> str:
-        said = {"group": GROUPS[device.tier], "mgmt-ipv4": self.address[device.name]}
-        return f"{flow(device.name)}: {flow(said)}"
+        fields = {"group": GROUPS[device.tier], "mgmt-ipv4": self.address[device.name]}
+        return f"{flow(device.name)}: {flow(fields)}"
 
     def _links(self) -> Iterator[dict[str, Any]]:
         for link in self.testbed.links:
@@ -179,7 +183,7 @@ def _problems(lab: Lab) -> Iterator[Problem]:
     testbed, where = lab.testbed, f"testbed {lab.testbed.name}"
     for name in _TAKEN:
         if name in testbed.device:
-            what = f"has a device {name!r}, which means the machine itself to containerlab"
+            what = f"has a device {name!r}; in containerlab that name is the machine itself"
             yield Problem(where, what, "rename it in a testbed file of your own")
     if len(testbed.devices) > _MAX_NODES:
         what = (
@@ -188,7 +192,7 @@ def _problems(lab: Lab) -> Iterator[Problem]:
         )
         yield Problem(where, what, "export a smaller testbed")
     if lab.management.num_addresses < len(testbed.devices) + 3:
-        what = f"{lab.management} has no room for {len(testbed.devices)} nodes"
+        what = f"{lab.management} has too few addresses for {len(testbed.devices)} nodes"
         yield Problem("--management", what, f"give a larger network, like {MANAGEMENT_PREFIX}")
     if lab.management.overlaps(IPv4Network(DEFAULT_PREFIX)):
         what = f"{lab.management} overlaps with the fabric's own addresses, {DEFAULT_PREFIX}"
@@ -201,26 +205,26 @@ def _problems(lab: Lab) -> Iterator[Problem]:
 
 
 def notes(lab: Lab) -> tuple[str, ...]:
-    """Return in what the lab's links and switches differ from the testbed, in plain words."""
-    found = [
-        "containerlab gives links an MTU, but neither rate nor delay: `closloop provision` shapes "
-        "the ports of Linux devices to their rates; propagation delays are not there",
+    """Return how the lab's links and switches differ from the testbed's."""
+    differences = [
+        "containerlab gives links an MTU, but neither a rate nor a delay: `closloop provision` "
+        "shapes the ports of Linux devices to their rates; links have no propagation delay",
     ]
     if lab.testbed.switch is not None:
-        found.append(
-            "the testbed's shared buffers and PFC are not there: each port has queues of its own"
+        differences.append(
+            "the lab has no shared buffers and no PFC: each port has queues of its own"
         )
     if lab.switch == "sonic-vs":
-        found.append(
-            "SONiC's container takes configuration as a switch does, but its ports have no rate "
-            "and nothing is marked: its ASIC is a stand-in"
+        differences.append(
+            "SONiC's container accepts configuration as a switch does, but it has no real ASIC: "
+            "its ports have no rate, and it marks no packets"
         )
-    return tuple(found)
+    return tuple(differences)
 
 
 @dataclass(frozen=True)
 class WrittenLab:
-    """A lab's folder, its topology file and inventory, and in what the lab departs."""
+    """A written lab: its folder, topology file and inventory, and its differences as notes."""
 
     folder: Path
     topology: Path
@@ -228,27 +232,26 @@ class WrittenLab:
     notes: tuple[str, ...]
 
 
-def write_lab(lab: Lab, named: str, folder: Path) -> WrittenLab:
+def write_lab(lab: Lab, testbed: str, folder: Path) -> WrittenLab:
     """Write the lab into the new folder `folder`, which only its owner can read.
 
-    `named` is the testbed's name or path, as it was loaded by. Raises InputError for what
-    containerlab cannot hold and if the folder exists, and NotReadyError without ssh-keygen.
+    `testbed` is the name or path by which the testbed was loaded. Raises InputError for what
+    containerlab cannot express and if the folder exists, and NotReadyError without ssh-keygen.
     """
     topology = lab.topology()
     if shutil.which(PROGRAM) is None:
-        what = f"the nodes' SSH keys need {PROGRAM}: not installed"
+        what = f"{PROGRAM}, which makes the nodes' SSH keys, is not installed"
         raise NotReadyError(what, f"apt-get install {PACKAGE}")
-    packaged = named in known_testbeds()
-    place = folder.resolve()
+    packaged = testbed in known_testbeds()
     names = f"{lab.testbed.name}.clab.yml", _INVENTORY
     with new_folder(folder) as partial:
         partial.chmod(0o700)
         (partial / names[0]).write_text(topology, encoding="utf-8")
         if not packaged:
-            (partial / _TESTBED).write_text(testbed_text(named), encoding="utf-8")
+            (partial / _TESTBED).write_text(testbed_text(testbed), encoding="utf-8")
         _write_keys(lab, partial)
-        rack = lab.rack(str(place / "key"), _KNOWN_HOSTS)
-        write_rack(rack, partial / names[1], named if packaged else _TESTBED)
+        rack = lab.rack(str(folder.resolve() / "key"), _KNOWN_HOSTS)
+        write_rack(rack, partial / names[1], testbed if packaged else _TESTBED)
         load_rack(partial / names[1])
         for item in (resources.files(__package__) / "node").iterdir():
             (partial / item.name).write_bytes(item.read_bytes())
@@ -256,7 +259,7 @@ def write_lab(lab: Lab, named: str, folder: Path) -> WrittenLab:
 
 
 def _write_keys(lab: Lab, folder: Path) -> None:
-    """Write the user's key, a host key for each node, and who has which host key."""
+    """Write the user's key, a host key for each node, and the file of known hosts."""
     new_key(folder / "key", f"closloop {lab.testbed.name}")
     host_keys = folder / "host_keys"
     host_keys.mkdir()
@@ -269,7 +272,7 @@ def _write_keys(lab: Lab, folder: Path) -> None:
 
 def export_lab(
     testbed: Annotated[
-        str, typer.Argument(help="A name from `closloop inventory list`, or a testbed's file.")
+        str, typer.Argument(help="A name from `closloop inventory list`, or a testbed file.")
     ],
     *,
     out: NewFolder,
@@ -277,7 +280,7 @@ def export_lab(
         str, "The kind of the switches: linux, or sonic-vs (SONiC's container)."
     ] = "linux",
     host_image: Annotated[
-        str, "The hosts' image (default: closloop-node, which the folder's Containerfile makes)."
+        str, "The hosts' image (default: closloop-node, which the folder's Containerfile builds)."
     ] = "",
     switch_image: Annotated[
         str, "The switches' image (default: closloop-node, for sonic-vs docker-sonic-vs)."
@@ -324,7 +327,7 @@ def export_lab(
 def _image(flag: str, text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", text):
         remedy = "write it like docker.io/library/debian:12"
-        raise InputError.single(flag, f"{text!r} is no image's name", remedy)
+        raise InputError.single(flag, f"{text!r} is not the name of an image", remedy)
     return text
 
 

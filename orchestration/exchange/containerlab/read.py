@@ -1,8 +1,8 @@
-"""Read the nodes and links of a containerlab topology file, as containerlab itself does.
+"""Read the nodes and links of a containerlab topology file, as containerlab itself reads them.
 
-Read in containerlab 0.79 (commit 39ff2b7): links/link.go and link_brief.go (the two forms of a
-link), types/topology.go (`GetNodeKind`, `GetNodeGroup`), core/clab.go (nodes that are not listed).
-Fields that say nothing about nodes and links are left alone.
+From the sources of containerlab 0.79 (commit 39ff2b7): links/link.go and link_brief.go (the two
+forms of a link), types/topology.go (`GetNodeKind`, `GetNodeGroup`), core/clab.go (nodes that are
+not listed). Fields that are not about nodes and links are ignored.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from orchestration.core.problems import of_value
 from orchestration.core.units import UnitError, parse_duration_ns, parse_rate_bps
 from orchestration.exchange.containerlab.lab import DELAY, RATE
 
-# Between two nodes; and those that leave the lab or end nowhere.
+# Types of links between two nodes, and of links that leave the lab or end nowhere.
 _BETWEEN = ("veth", "veth-stitch")
 _OUTWARD = ("mgmt-net", "host", "macvlan", "vxlan", "vxlan-stitch", "dummy")
-# What an end of a link may name without its being a node.
+# What an end of a link may name although it is not a node.
 _SPECIAL = ("macvlan", "mgmt-net", "host")
-# Kinds that are no device of the lab: they join any number of links, or are the machine.
+# Kinds of nodes that are no devices: they join any number of links, or are the machine itself.
 _NO_DEVICE = ("bridge", "ovs-bridge", "host")
-# Among more nodes than any lab has, no similar name is looked for: that takes long.
+# With more nodes than any lab has, no similar name is searched for, because that takes long.
 _MANY_NODES = 1000
 # One end, `node:interface`; an interface may be called ethernet-1/1 or 1/1/c1/1.
 _END = re.compile(r"([^\s:]+):(\S+)")
 
 
 class _Part(BaseModel):
-    """What is read of a part of the file; its other fields are containerlab's business."""
+    """A part of the file with the fields that are read; its other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -69,7 +69,7 @@ class _File(_Part):
 
 @dataclass(frozen=True)
 class Node:
-    """A node with its kind and group, where it inherits them too."""
+    """A node with its kind and group, which may be inherited."""
 
     name: str
     kind: str
@@ -90,7 +90,7 @@ class End:
 
 @dataclass(frozen=True)
 class Cable:
-    """A link between two nodes; None is what the file does not say."""
+    """A link between two nodes. What the file does not give is None."""
 
     ends: tuple[End, End]
     mtu_bytes: int | None
@@ -101,7 +101,7 @@ class Cable:
 
 @dataclass(frozen=True)
 class LabFile:
-    """A topology file's nodes and cables. `left_out` names what is no cable between two nodes."""
+    """A topology file's nodes and cables. `left_out` names the links that do not join two nodes."""
 
     document: Document
     name: str
@@ -111,7 +111,7 @@ class LabFile:
 
 
 def read_lab(path: Path) -> LabFile:
-    """Read a topology file. Raises InputError with its problems, each with its line."""
+    """Read a topology file. Raises InputError with all problems and their lines."""
     document = read(path)
     checked, problems = document.check(_File)
     if checked is None or problems:
@@ -128,7 +128,7 @@ def read_lab(path: Path) -> LabFile:
 
 
 def _nodes(topology: _Topology) -> dict[str, Node]:
-    """Return the nodes with kinds and groups, by containerlab's order of inheritance."""
+    """Return the nodes, whose kinds and groups are inherited in containerlab's order."""
     defaults = topology.defaults or _Node()
     kinds, groups = topology.kinds or {}, topology.groups or {}
 
@@ -136,8 +136,8 @@ def _nodes(topology: _Topology) -> dict[str, Node]:
         return (groups.get(group) or _Node()).kind
 
     result = {}
-    for name, said in topology.nodes.items():
-        own = said or _Node()
+    for name, node in topology.nodes.items():
+        own = node or _Node()
         kind = own.kind or kind_of(own.group) or kind_of(defaults.group) or defaults.kind
         group = own.group or (kinds.get(kind) or _Node()).group or defaults.group
         result[name] = Node(name, kind, group, ("topology", "nodes", name))
@@ -145,7 +145,7 @@ def _nodes(topology: _Topology) -> dict[str, Node]:
 
 
 def _name_problems(document: Document, name: str, nodes: Mapping[str, Node]) -> Iterator[Problem]:
-    """Yield the problems of names and kinds."""
+    """Yield problems of names and kinds: variables in them, and missing kinds."""
     texts: list[tuple[Loc, str]] = [(("name",), name)]
     texts += [(n.loc, text) for n in nodes.values() for text in (n.name, n.kind, n.group)]
     yield from (_variable(document, loc, text) for loc, text in texts if "$" in text)
@@ -156,12 +156,12 @@ def _name_problems(document: Document, name: str, nodes: Mapping[str, Node]) -> 
 
 
 def _variable(document: Document, loc: Loc, text: str) -> Problem:
-    what = f"{text!r} has a variable, which only containerlab's environment can say"
+    what = f"{text!r} has a variable, whose value only containerlab's environment has"
     return document.problem(loc, what, "write its value")
 
 
 class _Links:
-    """Collects cables, the links that are none, and problems."""
+    """Collects cables, links that are left out, and problems."""
 
     def __init__(self, document: Document, nodes: Mapping[str, Node]) -> None:
         self._document = document
@@ -188,39 +188,39 @@ class _Links:
             what = f"a link has two endpoints, not {len(link.endpoints)}"
             self._problem((*loc, "endpoints"), what, 'write endpoints: ["a:eth1", "b:eth1"]')
             return
-        short = kind in ("", "brief")
-        read_end = self._short_end if short else self._long_end
+        brief = kind in ("", "brief")
+        read_end = self._brief_end if brief else self._full_end
         ends = [
             read_end(end, (*loc, "endpoints", number)) for number, end in enumerate(link.endpoints)
         ]
         if ends[0] is None or ends[1] is None:
             return
-        special = [end.node for end in ends if end and self._is_special(end.node, short)]
+        special = [end.node for end in ends if end and self._is_special(end.node, brief)]
         if special:
             self._leave_out(loc, f"to {special[0]}")
         elif self._are_known((ends[0], ends[1]), loc):
             self._add_cable((ends[0], ends[1]), link, loc)
 
-    def _is_special(self, name: str, short: bool) -> bool:
-        """Return whether an end is no node: the short form looks at its words, not at nodes."""
-        if short:
+    def _is_special(self, name: str, brief: bool) -> bool:
+        """Return whether an end is no node; in the brief form, even if a node has that name."""
+        if brief:
             return name.strip().lower() in _SPECIAL
         return name in _SPECIAL and name not in self._nodes
 
     def _leave_out(self, loc: Loc, why: str) -> None:
         self.left_out.append(f"the link in line {_line(self._document, loc)}, {why}")
 
-    def _short_end(self, end: object, loc: Loc) -> End | None:
-        found = _END.fullmatch(end) if isinstance(end, str) else None
-        if found is None:
+    def _brief_end(self, end: object, loc: Loc) -> End | None:
+        match = _END.fullmatch(end) if isinstance(end, str) else None
+        if match is None:
             what = f"an end of a link is {end!r}, not `node:interface`"
             if isinstance(end, dict):
                 what = "an end of a link is a mapping, which only links with a type have"
             self._problem(loc, what, 'write "leaf1:eth1", or add type: veth to the link')
             return None
-        return self._checked(End(found[1], found[2]), loc)
+        return self._checked(End(match[1], match[2]), loc)
 
-    def _long_end(self, end: object, loc: Loc) -> End | None:
+    def _full_end(self, end: object, loc: Loc) -> End | None:
         words = [end.get(key) for key in ("node", "interface")] if isinstance(end, dict) else []
         if not words or not all(isinstance(w, str) and re.fullmatch(r"\S+", w) for w in words):
             what = "an end of a link with a type has a node and an interface"
@@ -235,12 +235,12 @@ class _Links:
         return None
 
     def _are_known(self, ends: tuple[End, End], loc: Loc) -> bool:
-        """Return whether a link joins two devices of the lab; say so if it does not."""
+        """Return whether a link joins two devices of the lab; if not, report or leave it out."""
         unknown = [number for number, end in enumerate(ends) if end.node not in self._nodes]
         for number in unknown:
             name = ends[number].node
-            near = suggest(name, self._nodes) if len(self._nodes) <= _MANY_NODES else ""
-            remedy = f"{near}list it under nodes"
+            similar = suggest(name, self._nodes) if len(self._nodes) <= _MANY_NODES else ""
+            remedy = f"{similar}list it under nodes"
             self._problem((*loc, "endpoints", number), f"no node {name!r}", remedy)
         if unknown:
             return False
@@ -261,23 +261,23 @@ class _Links:
                 what = f"{end} is in another link already, in line {self._lines[end]}"
                 self._problem((*loc, "endpoints", number), what, "give each link its interface")
             self._lines.setdefault(end, _line(self._document, loc))
-        said = link.vars or {}
+        variables = link.vars or {}
         rate_bps, delay_ns = (
-            self._quantity(said, key, (*loc, "vars", key), parse)
+            self._quantity(variables, key, (*loc, "vars", key), parse)
             for key, parse in ((RATE, parse_rate_bps), (DELAY, parse_duration_ns))
         )
         self.cables.append(Cable(ends, link.mtu, rate_bps, delay_ns, loc))
 
-    def _quantity(self, said: Mapping[str, Any], key: str, loc: Loc, parse: Any) -> int | None:
-        if key not in said:
+    def _quantity(self, variables: Mapping[str, Any], key: str, loc: Loc, parse: Any) -> int | None:
+        if key not in variables:
             return None
         try:
-            value: int = parse(said[key])
+            value: int = parse(variables[key])
         except UnitError as error:
             self.problems.append(self._document.at(loc, of_value(error, key)))
             return None
         if value < 1:
-            self._problem(loc, f"{key} is 0", "write more, or remove it")
+            self._problem(loc, f"{key} is 0", "use more than 0, or remove it")
         return value
 
 

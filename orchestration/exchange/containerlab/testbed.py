@@ -1,4 +1,8 @@
-"""Make a testbed of a containerlab lab: tiers, names and the figures that the lab has not."""
+"""`closloop import containerlab`: make a testbed out of a lab of containerlab.
+
+A lab has no tiers, rates and buffers: tiers follow from groups, kinds or links, and the user gives
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ from orchestration.exchange.containerlab.read import Cable, LabFile, read_lab
 from orchestration.exchange.mapping import tiers
 from orchestration.exchange.source import parse_quantity
 
-# What containerlab gives a link that says no MTU (constants/containerlab.go, DefaultLinkMTU).
+# The MTU of a link that gives none (constants/containerlab.go, DefaultLinkMTU).
 _DEFAULT_MTU_BYTES = 9500
 _MAX_CHARS = 31
 # Enough digits for any whole number of the base unit.
@@ -44,10 +48,10 @@ _HOSTS = "--hosts"
 
 @dataclass(frozen=True)
 class LinkDefaults:
-    """What a lab does not say: rates in bit/s, a delay in ns, sizes in bytes; None is not given.
+    """The values of links and switches that a lab does not give; None if the user does not, either.
 
-    `rate_bps` is of links to hosts, `uplink_rate_bps` of those between switches, for links without
-    rates of their own.
+    `rate_bps` is for links to hosts and `uplink_rate_bps` for links between switches, where a link
+    has no rate of its own.
     """
 
     rate_bps: int | None = None
@@ -59,7 +63,7 @@ class LinkDefaults:
 
 @dataclass(frozen=True)
 class ImportedLab:
-    """A lab as a testbed. `names` are the devices by the lab's nodes, `notes` what was decided."""
+    """A lab as a testbed. `names` has each node's device, `notes` what was decided or left out."""
 
     testbed: Testbed
     names: Mapping[str, str]
@@ -72,10 +76,10 @@ def to_testbed(
 ) -> ImportedLab:
     """Return the testbed of a lab's linked nodes; `name` is by default the lab's.
 
-    `hosts` are names of nodes, or patterns such as `client*`. Without them, groups named as an
-    inventory's say the tiers if every node has one; else the Linux nodes beside network operating
-    systems are hosts, or among Linux nodes alone those with one link, and a switch's tier is its
-    distance to them. Raises InputError for a lab that is no Clos fabric.
+    `hosts` are names of nodes, or patterns such as `client*`. Without them, the tiers are those of
+    the nodes' groups if every node has a group with an inventory's name. Otherwise the Linux nodes
+    are hosts if the lab has other kinds too, and the nodes with one link if it has not. A switch's
+    tier is its distance to the hosts. Raises InputError for a lab that is no Clos fabric.
     """
     ends = {end.node for cable in lab.cables for end in cable.ends}
     linked = [node for node in lab.nodes if node in ends]
@@ -90,7 +94,7 @@ def to_testbed(
     problems += _value_problems(lab, tier, link_defaults)
     chosen = name or lab.name.lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,62}", chosen):
-        what = f"{chosen!r} is no testbed's name"
+        what = f"{chosen!r} is not a name for a testbed"
         remedy = "give one with --name: lower-case letters, digits, '-', '_', '.'"
         problems.append(lab.document.problem(("name",), what, remedy))
     if problems:
@@ -113,23 +117,23 @@ def to_testbed(
         buffer_bytes=link_defaults.buffer_bytes,
         source=f"the containerlab file {Path(lab.document.name).name}",
     )
-    alone = [node for node in lab.nodes if node not in tier]
+    unlinked = [node for node in lab.nodes if node not in tier]
     notes = [
         why,
         *about_mtu,
         *(f"left out: {text}" for text in lab.left_out),
-        *(f"left out: node {node}, which has no link to another" for node in alone),
+        *(f"left out: node {node}, which has no link to another" for node in unlinked),
         *(f"node {node} is called {names[node]}" for node in linked if names[node] != node),
     ]
     return ImportedLab(testbed, names, lab.cables, tuple(notes))
 
 
-def write_testbed(path: Path, found: ImportedLab) -> None:
-    """Write the testbed as a new file, from which `load_testbed` reads the same one.
+def write_testbed(path: Path, lab: ImportedLab) -> None:
+    """Write the testbed as a new file, from which `load_testbed` reads the same testbed.
 
     Raises InputError if the file exists, or cannot be written.
     """
-    write_new(path, testbed_text(found))
+    write_new(path, testbed_text(lab))
     try:
         load_testbed(str(path.absolute()))
     except InputError:
@@ -137,12 +141,12 @@ def write_testbed(path: Path, found: ImportedLab) -> None:
         raise
 
 
-def testbed_text(found: ImportedLab) -> str:
-    """Return the testbed file, with the lab's names of a link's ends beside it."""
-    testbed = found.testbed
+def testbed_text(lab: ImportedLab) -> str:
+    """Return the testbed file; a comment on each link has the lab's names of its ends."""
+    testbed = lab.testbed
     buffer_bytes = next(port.buffer_bytes for port in testbed.switch_ports)
     lines = [
-        "# Written by `closloop import containerlab`. Ends of links have the lab's names behind.",
+        "# Written by `closloop import containerlab`. Comments have the lab's names of link ends.",
         "kind: custom",
         f"name: {flow(testbed.name)}",
         f"source: {flow(testbed.source)}",
@@ -156,22 +160,22 @@ def testbed_text(found: ImportedLab) -> str:
         ),
         "links:",
     ]
-    for link, cable in zip(testbed.links, found.cables, strict=True):
+    for link, cable in zip(testbed.links, lab.cables, strict=True):
         a, b = (testbed.ports[end].device for end in (link.a, link.b))
-        said = {
+        fields = {
             "a": a,
             "b": b,
             "rate": format_rate(link.rate_bps, _DIGITS),
             "delay": format_duration(link.delay_ns, _DIGITS),
         }
-        lines.append(f"  - {flow(said)}  # {' - '.join(map(str, cable.ends))}")
+        lines.append(f"  - {flow(fields)}  # {' - '.join(map(str, cable.ends))}")
     return "\n".join(lines) + "\n"
 
 
 def _tiers(
     lab: LabFile, linked: Sequence[str], patterns: Collection[str]
 ) -> tuple[dict[str, int], str]:
-    """Return the tier of each linked node, and by which rule. Raises InputError for `--hosts`."""
+    """Return the tier of each linked node, and the rule. Raises InputError for unknown hosts."""
     groups = [lab.nodes[node].group for node in linked]
     if not patterns and all(group in GROUPS for group in groups):
         tier = {node: GROUPS.index(group) for node, group in zip(linked, groups, strict=True)}
@@ -181,15 +185,15 @@ def _tiers(
         why = f"hosts are those that {_HOSTS} names"
     elif len({lab.nodes[node].kind == "linux" for node in linked}) > 1:
         hosts = [node for node in linked if lab.nodes[node].kind == "linux"]
-        why = f"hosts are the nodes of kind linux; {_HOSTS} says others"
+        why = f"hosts are the nodes of kind linux; {_HOSTS} chooses others"
     else:
         count = Counter(end.node for cable in lab.cables for end in cable.ends)
         hosts = [node for node in linked if count[node] == 1]
-        why = f"hosts are the nodes with one link; {_HOSTS} says others"
+        why = f"hosts are the nodes with one link; {_HOSTS} chooses others"
     number = {node: n for n, node in enumerate(linked)}
     ends = [(number[cable.ends[0].node], number[cable.ends[1].node]) for cable in lab.cables]
-    found = tiers(len(linked), [number[node] for node in hosts], ends)
-    return dict(zip(linked, found, strict=True)), why
+    by_number = tiers(len(linked), [number[node] for node in hosts], ends)
+    return dict(zip(linked, by_number, strict=True)), why
 
 
 def _matching(linked: Sequence[str], patterns: Collection[str]) -> list[str]:
@@ -201,7 +205,7 @@ def _matching(linked: Sequence[str], patterns: Collection[str]) -> list[str]:
 
 
 def _names(lab: LabFile, linked: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
-    """Return each node's name as a device, and those that cannot be one."""
+    """Return each node's name as a device, and the problems of names that cannot be one."""
     names: dict[str, str] = {}
     taken: dict[str, str] = {}
     problems = []
@@ -221,34 +225,34 @@ def _names(lab: LabFile, linked: Sequence[str]) -> tuple[dict[str, str], list[Pr
 
 
 def _shape_problems(lab: LabFile, tier: Mapping[str, int]) -> Iterator[Problem]:
-    """Yield what keeps a lab from being a Clos fabric of hosts below switches."""
-    here = lab.document
+    """Yield the problems that keep a lab from being a Clos fabric of hosts below switches."""
+    document = lab.document
     hosts = [node for node, number in tier.items() if number == 0]
     remedy = f"say which nodes are hosts, with {_HOSTS} 'client*'"
     if len(hosts) < 2 or len(hosts) == len(tier):
         what = f"{len(hosts)} of {len(tier)} linked nodes are hosts: a testbed has two or more"
-        yield here.problem(("topology", "nodes"), f"{what}, and a switch", remedy)
+        yield document.problem(("topology", "nodes"), f"{what}, and a switch", remedy)
         return
     if max(tier.values()) >= len(GROUPS):
         what = f"switches are in {max(tier.values())} tiers: a testbed has {len(GROUPS) - 1}"
-        yield here.problem(("topology", "nodes"), what, remedy)
+        yield document.problem(("topology", "nodes"), what, remedy)
     near: dict[str, list[str]] = {node: [] for node in tier}
     for cable in lab.cables:
         a, b = (end.node for end in cable.ends)
         near[a].append(b)
         near[b].append(a)
         if tier[a] == tier[b]:
-            both, cure = "hosts", remedy
+            both, correction = "hosts", remedy
             if tier[a]:
-                both, cure = f"in tier {tier[a]}", "correct the group of one"
-            what = f"{a} and {b} are linked, and both {both}: links join two tiers"
-            yield here.problem(cable.loc, what, f"{cure}, or take the link out")
+                both, correction = f"in tier {tier[a]}", "correct the group of one"
+            what = f"{a} and {b} are linked, and both are {both}: links join two tiers"
+            yield document.problem(cable.loc, what, f"{correction}, or remove the link")
     start = next(node for node, number in tier.items() if number)
     reached = reachable(start, lambda node: near[node] if tier[node] else ())
     for node in tier:
         if node not in reached:
             what = f"{node} is not connected to {start} (hosts do not forward)"
-            yield here.problem(lab.nodes[node].loc, what, "add the missing links")
+            yield document.problem(lab.nodes[node].loc, what, "add the missing links")
 
 
 def _rate_bps(cable: Cable, tier: Mapping[str, int], link_defaults: LinkDefaults) -> int | None:
@@ -267,14 +271,14 @@ def _value_problems(
 ) -> Iterator[Problem]:
     for cable in lab.cables:
         if _rate_bps(cable, tier, link_defaults) is None:
-            what = f"the link {cable.ends[0]} - {cable.ends[1]} has no rate: containerlab has none"
+            what = f"the link {cable.ends[0]} - {cable.ends[1]} has no rate: a lab has none"
             remedy = "give one with --rate 25Gbps, and --uplink-rate for links between switches"
             yield lab.document.problem(cable.loc, what, remedy)
             break
     for cable in lab.cables:
-        said = cable.mtu_bytes
-        if link_defaults.mtu_bytes is None and said is not None and said < MIN_MTU_BYTES:
-            what = f"an MTU of {said}B: testbeds have {MIN_MTU_BYTES}B or more"
+        own = cable.mtu_bytes
+        if link_defaults.mtu_bytes is None and own is not None and own < MIN_MTU_BYTES:
+            what = f"an MTU of {own}B: testbeds have {MIN_MTU_BYTES}B or more"
             yield lab.document.problem((*cable.loc, "mtu"), what, "raise it, or give --mtu")
     mtu_bytes = link_defaults.mtu_bytes
     if mtu_bytes is not None and not MIN_MTU_BYTES <= mtu_bytes <= MAX_MTU_BYTES:
@@ -289,26 +293,26 @@ def _value_problems(
 
 
 def _mtu(lab: LabFile, link_defaults: LinkDefaults) -> tuple[int, list[str]]:
-    """Return the fabric's MTU in bytes, the least of its links', and what to say about it."""
+    """Return the fabric's MTU in bytes, which is the smallest of its links', and notes on it."""
     if link_defaults.mtu_bytes is not None:
         return link_defaults.mtu_bytes, []
-    found = {cable.mtu_bytes or _DEFAULT_MTU_BYTES for cable in lab.cables}
-    mtu_bytes = min(*found, MAX_MTU_BYTES)
-    if found == {mtu_bytes}:
+    of_links = {cable.mtu_bytes or _DEFAULT_MTU_BYTES for cable in lab.cables}
+    mtu_bytes = min(*of_links, MAX_MTU_BYTES)
+    if of_links == {mtu_bytes}:
         return mtu_bytes, []
-    said = ", ".join(f"{size}B" for size in sorted(found))
-    return mtu_bytes, [f"the MTU is {mtu_bytes}B: links have {said}; --mtu says another"]
+    sizes = ", ".join(f"{size}B" for size in sorted(of_links))
+    return mtu_bytes, [f"the MTU is {mtu_bytes}B: links have {sizes}; --mtu sets another"]
 
 
 @dataclass(frozen=True)
 class _LinkDefaultOptions:
-    """What a lab does not say of its links and switches."""
+    """Options: the values of links and switches that a lab does not give."""
 
     rate: Annotated[str, "The rate of links to hosts, like 25Gbps."] = ""
     uplink_rate: Annotated[str, "The rate of links between switches (default: --rate)."] = ""
     delay: Annotated[str, "The propagation delay of each link."] = "1us"
-    mtu: Annotated[str, "The fabric's MTU (default: the least of the links')."] = ""
-    buffer: Annotated[str, "What a switch port may hold."] = "16MB"
+    mtu: Annotated[str, "The fabric's MTU (default: the smallest of the links')."] = ""
+    buffer: Annotated[str, "The buffer of each switch port."] = "16MB"
 
     def link_defaults(self) -> LinkDefaults:
         return LinkDefaults(
@@ -325,18 +329,18 @@ class _LinkDefaultOptions:
 def import_lab(
     file: Annotated[Path, "A topology file, *.clab.yml."],
     *,
-    out: Annotated[Path, "--out", "-o", "The testbed file to make."],
+    out: Annotated[Path, "--out", "-o", "The testbed file to write."],
     name: Annotated[str, "The testbed's name (default: the lab's)."] = "",
     hosts: Annotated[
-        str, "The nodes that are hosts, with commas; client* stands for several."
+        str, "The nodes that are hosts, separated by commas; client* stands for several."
     ] = "",
     link_options: _LinkDefaultOptions,
     as_json: Json = False,
 ) -> None:
-    """Make a testbed file of a lab of containerlab: its nodes, and the links between them.
+    """Make a testbed file out of a lab of containerlab: its nodes, and the links between them.
 
-    A lab has no rates: --rate gives them. Links to bridges, to the machine and out of the lab are
-    left out, and named.
+    A lab has no rates: --rate gives them. Links to bridges, to the machine itself and out of the
+    lab are left out; notes name them.
 
     Example: closloop import containerlab clos02.clab.yml --rate 25Gbps --uplink-rate 100Gbps
     -o clos02.yml
@@ -345,26 +349,26 @@ def import_lab(
     link_defaults = link_options.link_defaults()
     patterns = tuple(word.strip() for word in hosts.split(",") if word.strip())
     with waiting("reading"):
-        found = to_testbed(read_lab(file), link_defaults, name=name, hosts=patterns)
-        write_testbed(out, found)
+        imported = to_testbed(read_lab(file), link_defaults, name=name, hosts=patterns)
+        write_testbed(out, imported)
     if as_json:
         data = {
             "path": str(out),
-            "testbed": found.testbed.name,
-            "tiers": {device.name: device.tier for device in found.testbed.devices},
-            "links": len(found.testbed.links),
-            "mtu_bytes": found.testbed.mtu_bytes,
-            "notes": found.notes,
+            "testbed": imported.testbed.name,
+            "tiers": {device.name: device.tier for device in imported.testbed.devices},
+            "links": len(imported.testbed.links),
+            "mtu_bytes": imported.testbed.mtu_bytes,
+            "notes": imported.notes,
         }
         print_json(data)
         return
-    testbed = found.testbed
+    testbed = imported.testbed
     typer.echo(
         f"{out}: {len(testbed.hosts)} hosts, {len(testbed.switches)} switches, "
         f"{len(testbed.links)} links"
     )
-    for note in found.notes:
+    for note in imported.notes:
         typer.echo(f"  note: {note}")
-    # a bare name that ends otherwise would be a testbed's
+    # a path without a folder could be taken for the name of a testbed
     shown = out if out.parent.parts else f"./{out}"
     typer.echo(f"next: closloop inventory show {shown}")

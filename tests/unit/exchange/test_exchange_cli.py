@@ -39,7 +39,7 @@ def test_an_import_is_reported_compared_and_exported(files):
     assert (done["flows"], done["done"], done["valid"]) == (1, 1, True)
     assert "samples of ports" in done["missing"]
     again = run(*IMPORT, "-o", "runs/theirs", "--label", "b")
-    assert "not taken over: samples of ports" in again.output
+    assert "not imported: samples of ports" in again.output
     report = run("report", "runs/theirs", "--json", "--no-html")
     (condition,) = json.loads(report.stdout)["conditions"]
     assert [arm["tuner"] for arm in condition["tuners"]] == ["a", "b"]
@@ -65,7 +65,7 @@ def test_what_a_verb_needs_is_said_at_once(files):
     with pytest.raises(InputError) as caught:
         run("import", "omnetpp", "flow.txt")
     assert [problem.where for problem in caught.value.problems] == ["--mapping", "--out"]
-    with pytest.raises(InputError, match="neither flows nor their ends"):
+    with pytest.raises(InputError, match="neither a flow file nor an fct file"):
         run("import", "hpcc", "--topology", "topology.txt", "-o", "runs/x")
     with pytest.raises(InputError, match="--base"):
         run(*IMPORT, "-o", "runs/x", "--base", "2")
@@ -81,7 +81,7 @@ def test_flows_of_a_csv_for_a_replay(files):
     done = json.loads(run(*words, "-o", "one.csv", "--json").stdout)
     assert (done["flows"], done["dropped"]) == (1, {"x": 1})
     said = run(*words, "-o", "two.csv").output
-    assert "dropped: 1 flows with an end that is no host of the testbed: x (1)" in said
+    assert "dropped: 1 flows of addresses that are no hosts of the testbed: x (1)" in said
     assert (files / "two.csv").read_text() == "start_ns,src,dst,bytes,class\n0,h1,h2,2000,all\n"
 
 
@@ -91,7 +91,7 @@ def test_the_help_lists_importers_without_loading_them():
         "print(CliRunner().invoke(app, ['import', '--help']).output, *sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert "Take over a run of OMNeT++" in shown
+    assert "Import a run of OMNeT++" in shown
     assert "orchestration.exchange.verbs" in shown
     assert "orchestration.exchange.omnetpp_import" not in shown
     assert "numpy" not in shown

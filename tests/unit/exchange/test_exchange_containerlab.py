@@ -109,7 +109,7 @@ def test_sonic_switches_have_sonics_names_and_no_shaper(tmp_path):
     assert (rack.access["leaf1"].platform, rack.access["leaf1"].shape) == ("sonic", False)
     assert (rack.access["h1"].platform, rack.access["h1"].shape) == ("linux", True)
     assert data["nodes"]["h1"] == rack.access["h1"].address == "172.20.64.2"
-    assert any("marked" in note for note in data["notes"])
+    assert any("marks no packets" in note for note in data["notes"])
     lab = read_lab(folder / "graphcc.clab.yml")
     assert {node.kind for node in lab.nodes.values()} == {"linux", "sonic-vs"}
     assert {c.ends[1].interface for c in lab.cables if c.ends[1].node == "leaf1"} == {
@@ -146,7 +146,8 @@ def test_what_containerlab_cannot_hold_is_refused(tmp_path):
     assert where == "testbed wide"
     assert "1024 devices" in what
     small = Lab(switch_of(6), management=IPv4Network("10.9.0.0/29"))
-    assert refused(small.topology) == [("--management", "10.9.0.0/29 has no room for 7 nodes")]
+    expected = "10.9.0.0/29 has too few addresses for 7 nodes"
+    assert refused(small.topology) == [("--management", expected)]
     assert Lab(switch_of(4), management=IPv4Network("10.9.0.0/29")).topology()
     ((where, what),) = refused(Lab(switch_of(2), management=IPv4Network(DEFAULT_PREFIX)).topology)
     assert "fabric's own addresses" in what
@@ -158,7 +159,7 @@ def test_what_containerlab_cannot_hold_is_refused(tmp_path):
         "  - {a: h2, b: leaf, rate: 1Gbps, delay: 1us}\n"
     )
     ((where, what),) = refused(Lab(load_testbed(str(file))).topology)
-    assert "means the machine itself" in what
+    assert "is the machine itself" in what
 
 
 def test_wrong_options_are_refused_before_anything_is_written(tmp_path, monkeypatch):

@@ -77,7 +77,9 @@ def test_statuses_are_translated(imported):
     mapping += "statuses: {web: done, rpc: failed}\n"
     table = TABLE.replace(";;web", ";1;web").replace("12.25;rpc", ";rpc")
     assert imported(table, mapping).table("flows")["status"].tolist() == ["done", "done", "failed"]
-    with pytest.raises(InputError, match=r"flows.csv:4: status is 'rpc', which its end"):
+    with pytest.raises(
+        InputError, match=r"flows.csv:4: status is 'rpc', which does not fit its end"
+    ):
         imported(TABLE.replace(";;web", ";1;web"), mapping)
 
 
@@ -111,7 +113,7 @@ BAD = {
     "twice": (
         TABLE + TABLE.split("\n")[1] + "\n",
         MAPPING,
-        "flows.csv:5: the row stands twice: in",
+        "flows.csv:5: the row is there twice: in",
     ),
     "itself": (TABLE.replace("h1;h9", "h9;h9"), MAPPING, "flows.csv:4: .* to itself"),
     "unit": (
@@ -123,7 +125,7 @@ BAD = {
     "no-unit": (TABLE, MAPPING.replace(", unit: KiB", ""), "map.yml:6: missing field 'unit'"),
     "no-fabric": (TABLE, MAPPING.replace("testbed: graphcc\n", ""), "names no fabric, or two"),
     "field": (TABLE, MAPPING + "colour: red\n", "map.yml:11: unknown field 'colour'"),
-    "mapped-host": (TABLE, MAPPING + "hosts: {h9: h77}\n", "map.yml: hosts: h9 is to be 'h77'"),
+    "mapped-host": (TABLE, MAPPING + "hosts: {h9: h77}\n", "map.yml: hosts: h9 is 'h77'"),
     "testbed": (TABLE, MAPPING.replace("graphcc", "grafcc"), "unknown testbed 'grafcc'"),
 }
 
@@ -137,13 +139,13 @@ def test_bad_input_is_refused_with_its_line_and_leaves_nothing(imported, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-def test_two_flows_alike_are_told_apart_by_their_numbers(imported):
+def test_two_equal_flows_are_distinguished_by_their_numbers(imported):
     numbered = TABLE.replace("more\n", "more\n").replace("x\n", "7\n").replace('"a; b"', "5")
     numbered = numbered.replace("rpc;\n", "rpc;6\n")
     mapping = MAPPING.replace("  class: what\n", "  class: what\n  flow_id: more\n")
     twice = numbered + numbered.split("\n")[1].replace(";7", ";8") + "\n"
     assert len(imported(twice, mapping).table("flows")["flow_id"]) == 4
-    with pytest.raises(InputError, match="the flow_id stands twice: in line 2 too"):
+    with pytest.raises(InputError, match="the flow_id is there twice: in line 2, too"):
         imported(numbered + numbered.split("\n")[1] + "\n", mapping)
 
 
@@ -154,6 +156,6 @@ def test_a_block_of_rows_ends_nowhere(imported, monkeypatch):
     monkeypatch.setattr(csv_columns, "_BLOCK_ROWS", 2)
     with pytest.raises(InputError, match=r"flows\.csv:4: has 6 cells"):
         imported(TABLE.replace(";rpc;", ";rpc"))
-    with pytest.raises(InputError, match="imported there already"):
+    with pytest.raises(InputError, match="the same flows are there already"):
         imported()
     np.testing.assert_array_equal(whole["bytes"], [20_480, 1536, 1024])

@@ -270,7 +270,7 @@ BAD = {
     "magic-only": (CUT[:10], "a.pcap", "", "is not a capture"),
     "text": ("hello\n", "a.txt", "", "is neither a capture, nfdump's CSV nor"),
     "kind": (CUT, "a.pcap", "pcap", "unknown kind 'pcap'"),
-    "no-mapping": ("a,b\n", "a.csv", "csv", "needs to be told which column"),
+    "no-mapping": ("a,b\n", "a.csv", "csv", "says which column"),
     "nothing": (pcap([]), "a.pcap", "", "no flow is left"),
     "nfdump-row": (NFDUMP.replace(",12000,0,0,1,2", "", 1), "a.csv", "", "a.csv:2: has 12 cells"),
     "nfdump-time": (NFDUMP.replace("10:00:07.000", "noon"), "a.csv", "", "a.csv:3: .* not a time"),
@@ -306,7 +306,7 @@ def test_bad_input_is_refused_and_leaves_nothing(replay, tmp_path, name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("10.0.0.1: h77\n", "10.0.0.1 is to be 'h77'"),
+        ("10.0.0.1: h77\n", "10.0.0.1 is 'h77'"),
         ("10.0.0.1: h1\n10.0.0.1: h2\n", "hosts.yml:2: "),
     ],
 )

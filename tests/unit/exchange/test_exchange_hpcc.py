@@ -265,7 +265,10 @@ BAD = {
     ),
     "flow-empty-size": ({"flow": FLOWS.replace(" 1200 ", " 0 ")}, "flow.txt:3: the size is 0"),
     "flow-switch": ({"flow": FLOWS.replace("1 3 3", "1 4 3")}, "flow.txt:3: node 4 is a switch"),
-    "flow-unknown": ({"flow": FLOWS.replace("1 3 3", "1 9 3")}, "flow.txt:3: node 9 is not there"),
+    "flow-unknown": (
+        {"flow": FLOWS.replace("1 3 3", "1 9 3")},
+        "flow.txt:3: node 9 does not exist",
+    ),
     "flow-itself": ({"flow": FLOWS.replace("1 3 3", "1 1 3")}, "flow.txt:3: .* to itself"),
     "flow-base": (
         {"flow": FLOWS.replace("2.00", "1.00"), "fct": None},
@@ -295,7 +298,7 @@ BAD = {
         "topology.txt:6: links 7",
     ),
     "fct-cut": ({"fct": FCT[:-9]}, "fct.txt:3: the last line has no end"),
-    "fct-short": ({"fct": FCT[:-25] + "\n"}, "fct.txt:3: .* columns, a finished flow has 8"),
+    "fct-short": ({"fct": FCT[:-25] + "\n"}, "fct.txt:3: .* columns, a completed flow has 8"),
     "fct-mixed": ({"fct": FCT + "17 " + FCT.splitlines()[0] + "\n"}, "fct.txt:4: .* has 8"),
     "fct-twice": ({"fct": FCT + FCT.splitlines()[0] + "\n"}, "fct.txt:4: .*no further one"),
     "fct-others": ({"fct": FCT.replace("48213", "48214")}, "fct.txt:2: .* has no flow"),
@@ -305,7 +308,7 @@ BAD = {
     ),
     "fct-unknown": (
         {"fct": FCT.replace("0b000101", "0b001101")},
-        "fct.txt:1: node 17 is not there",
+        "fct.txt:1: node 17 does not exist",
     ),
     "fct-address": (
         {"fct": FCT.replace("0b000101", "0a000101")},
@@ -323,8 +326,8 @@ BAD = {
         "not kmin <= kmax",
     ),
     "config-link": ({"config": CONFIG.replace("1500 4 5", "1500 0 5")}, "LINK_DOWN names a link"),
-    "pfc-kind": ({"pfc": "2000113400 0 0 1 7\n"}, "pfc.txt:1: .*a pause 7"),
-    "pfc-port": ({"pfc": "2000113400 0 0 2 1\n"}, "pfc.txt:1: no node 0 with a port 2"),
+    "pfc-kind": ({"pfc": "2000113400 0 0 1 7\n"}, "pfc.txt:1: .*7 is not a kind of pause"),
+    "pfc-port": ({"pfc": "2000113400 0 0 2 1\n"}, "pfc.txt:1: node 0 has no port 2"),
     "qlen-back": ({"queues": QLEN + "time: 2050000000\n4 1 5\n"}, "queues.txt:7: .* is not after"),
     "qlen-less": (
         {"queues": QLEN.replace("4 1 1\n", "4 1 10000000\n")},
@@ -335,7 +338,7 @@ BAD = {
         "queues.txt:5: ",
     ),
     "qlen-no-time": ({"queues": "4 1 1\n"}, "queues.txt:1: comes before"),
-    "qlen-host": ({"queues": "time: 2000000000\n0 1 1\n"}, "queues.txt:2: .*is no queue"),
+    "qlen-host": ({"queues": "time: 2000000000\n0 1 1\n"}, "queues.txt:2: .*is not a queue"),
 }
 
 
@@ -350,6 +353,6 @@ def test_bad_files_are_refused_with_their_line_and_leave_nothing(imported, tmp_p
 
 def test_an_import_is_never_written_over(imported):
     imported()
-    with pytest.raises(InputError, match="imported there already"):
+    with pytest.raises(InputError, match="the same flows are there already"):
         imported()
     imported("another label")

@@ -284,7 +284,7 @@ def test_other_parameters_are_said(own, tmp_path):
     config, done = config_of(own, tmp_path / "out", control="dcqcn", parameters=wanted)
     assert wanted.items() <= config.items()
     assert (
-        "parameters are those of run.py for dcqcn at 25Gbps, but for RATE_AI 50Mb/s (run.py: "
+        "parameters are those of run.py for dcqcn at 25Gbps, except RATE_AI 50Mb/s (run.py: "
         "5Mb/s), HAS_WIN 1 (run.py: 0)"
     ) in done.notes
     for wrong in ({"RATE_A": "50Mb/s"}, {"RATE_AI": "50"}, {"HAS_WIN": "yes"}):
@@ -296,14 +296,14 @@ def test_other_parameters_are_said(own, tmp_path):
 def test_an_import_shows_other_parameters_and_an_export_keeps_them(take_over, tmp_path):
     result = take_over()
     assert told(result, "parameters") == [
-        "dcqcn at 25Gbps with other parameters: RATE_AI 50Mb/s (run.py: 5Mb/s), RATE_HAI 100Mb/s "
+        "dcqcn at 25Gbps has other parameters: RATE_AI 50Mb/s (run.py: 5Mb/s), RATE_HAI 100Mb/s "
         "(run.py: 50Mb/s), MIN_RATE 100Mb/s (run.py: 1000Mb/s), ACK_HIGH_PRIO 0 (run.py: 1)"
     ]
     (item,) = read_source(result.folder)
     config, done = config_of(item, tmp_path / "out")
     before = dict(line.split(" ", 1) for line in (RECORDED / "config.txt").read_text().splitlines())
     assert all(config[key] == before[key] for key in (*KEYS, *ALWAYS))
-    assert any("but for RATE_AI 50Mb/s (run.py: 5Mb/s)" in note for note in done.notes)
+    assert any("except RATE_AI 50Mb/s (run.py: 5Mb/s)" in note for note in done.notes)
 
 
 def paper_timers(text):
@@ -332,9 +332,9 @@ def test_a_set_of_run_py_is_called_by_its_name(take_over):
 
 
 def test_a_window_that_leaves_thresholds_no_effect_is_said(own, take_over, tmp_path):
-    said = "dctcp has a window of at most 28.6KB a flow there (HAS_WIN 1): thresholds hardly change"
+    expected = "dctcp has a window of at most 28.6KB for each flow there (HAS_WIN 1), so that"
     _, done = config_of(own, tmp_path / "out")
-    assert any(note.startswith(said) for note in done.notes)
+    assert any(note.startswith(expected) for note in done.notes)
     without, done = config_of(own, tmp_path / "none", parameters={"HAS_WIN": "0"})
     assert without["HAS_WIN"] == "0"
     assert not any("window" in note for note in done.notes)
@@ -342,7 +342,7 @@ def test_a_window_that_leaves_thresholds_no_effect_is_said(own, take_over, tmp_p
     def dctcp(text):
         return text.replace("CC_MODE 1", "CC_MODE 8").replace("HAS_WIN 0", "HAS_WIN 1")
 
-    assert told(take_over(config=dctcp), "window")[0].startswith(said)
+    assert told(take_over(config=dctcp), "window")[0].startswith(expected)
     assert not told(take_over("other"), "window")
 
 

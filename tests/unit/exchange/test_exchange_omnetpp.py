@@ -146,7 +146,7 @@ def test_flows_and_queues_as_the_mapping_says(imported):
     assert ports["qlen_bytes"][mine].tolist() == [-1, -1, 1500, 1500]
     assert ports["marked_packets"][mine].tolist() == [-1, -1, 7, 7]
     assert (ports["qlen_bytes"][~mine] == -1).all()
-    assert "flows that did not end" in result.facts["imported"]["missing"]
+    assert "flows that were not completed" in result.facts["imported"]["missing"]
     assert "flows" not in result.stamp.checked
 
 
@@ -184,19 +184,27 @@ BAD = {
     "cut": (VEC[:-3], MAPPING, "vec:31: the last line has no end"),
     "cut-line": (VEC + "0\t30\n", MAPPING, "vec:32: .* the vector's 3 columns"),
     "unknown-id": (VEC + "77\t1\t2\t3\n", MAPPING, "vec:32: there is no vector '77'"),
-    "time-back": (VEC + "0\t30\t0.0001\t3\n", MAPPING, "vec:32: the time of vector 0 goes back"),
-    "rubbish": (b"\x89PNG\r\n\x00\xff\n", MAPPING, "vec:1: holds bytes that are no text"),
+    "time-back": (VEC + "0\t30\t0.0001\t3\n", MAPPING, "vec:32: the time of vector 0 decreases"),
+    "rubbish": (b"\x89PNG\r\n\x00\xff\n", MAPPING, "vec:1: has bytes that are not text"),
     "number": (VEC.replace("4000", "4k"), MAPPING, "vec:19: '4k' is not a number"),
     "word": (VEC.replace("param", "parameter"), MAPPING, "vec:4: 'parameter' begins no line"),
     "quote": (VEC.replace("attr unit s", 'attr unit "s'), MAPPING, "vec:6: a quote has no end"),
-    "no-statistic": (VEC.replace("attr unit s", "bin 0 1"), MAPPING, "vec:6: stands below no stat"),
-    "not-whole": (VEC.replace("param **.k 30", "param"), MAPPING, "vec:4: 'param' is not whole"),
+    "no-statistic": (
+        VEC.replace("attr unit s", "bin 0 1"),
+        MAPPING,
+        "vec:6: does not follow a stat",
+    ),
+    "not-whole": (VEC.replace("param **.k 30", "param"), MAPPING, "vec:4: 'param' is not complete"),
     "before-run": ("version 2\nscalar a b 1\n", MAPPING, "vec:2: comes before the first `run`"),
     "two-runs": (VEC + "run other\n", MAPPING, "the files have 2 runs"),
     "twice": (VEC + f"run {RUN}\n", MAPPING, "vec:32: a second run"),
     "module": (VEC, MAPPING.replace("Net", "Other"), r"map.yml:4: no module of run"),
-    "regex": (VEC, MAPPING.replace("(?P<src>", "(?P<src"), "map.yml:6: is no regular expression"),
-    "groups": (VEC, MAPPING.replace("<device>", "<switch>"), "map.yml:14: has not the groups"),
+    "regex": (
+        VEC,
+        MAPPING.replace("(?P<src>", "(?P<src"),
+        "map.yml:6: is not a regular expression",
+    ),
+    "groups": (VEC, MAPPING.replace("<device>", "<switch>"), "map.yml:14: lacks the groups"),
     "name": (VEC, MAPPING.replace("size:vector", "bytes:vector"), "has no 'bytes:vector'"),
     "uneven": (VEC.replace("2\t0.000250\t0.000025\n", ""), MAPPING, "different numbers of values"),
     "host": (VEC.replace("7\t0.000110\t0\n", "7\t0.000110\t9\n"), MAPPING, "has no host '9'"),

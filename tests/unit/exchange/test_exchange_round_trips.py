@@ -181,7 +181,8 @@ def test_a_trials_flows_come_home_from_the_simulator_with_their_numbers(trial, p
     (item,) = read_source(trial)
     done = export_hpcc(item, place / "out")
     assert "here 90 B" in " ".join(done.notes)
-    assert "switches there have PFC, always; here they drop what does not fit" in done.notes
+    pfc = "the simulator's switches always have PFC; here they drop what does not fit"
+    assert pfc in done.notes
     out = place / "out"
     files = HpccFiles(
         out / "topology.txt", out / "flow.txt", config=out / "config.txt", names=out / "names.json"
@@ -270,7 +271,7 @@ def test_what_the_formats_cannot_hold_is_refused_and_leaves_nothing(trial, place
         "32 bits": changed(item, schedule=large),
         "traffic classes": changed(item, testbed=classes),
         "parallel links": changed(item, testbed=doubled),
-        "takes one link down once": fault(links=("leaf0-spine0",), up_ns=2 * 10**6),
+        "takes one link down, once": fault(links=("leaf0-spine0",), up_ns=2 * 10**6),
         "whole microseconds": fault(links=("leaf0-spine0",), down_ns=1_500),
         "different thresholds": changed(item, thresholds=uneven),
         "whole KB": changed(item, thresholds=odd),
@@ -307,7 +308,7 @@ def test_load_balancing_that_the_simulator_has_not_is_told(trial, place):
     (item,) = read_source(trial)
     spray = dataclasses.replace(item.spec, load_balancing=LoadBalancingSpec(kind="spray"))
     done = export_hpcc(changed(item, spec=spray), place / "out")
-    assert "switches there do ECMP; here spray (random)" in done.notes
+    assert "the simulator's switches do ECMP; here they do spray (random)" in done.notes
 
 
 def test_a_campaign_file_is_exported_without_a_run(place):
