@@ -127,11 +127,6 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
     if snapshot is None:
         return about
     metrics = port_metrics(trial.testbed, snapshot)
-    columns = {
-        field.name: getattr(metrics, field.name)
-        for field in fields(metrics)
-        if field.name != "window_ns"
-    }
     return about | {
         "t_ns": snapshot.t_ns,
         "window_ns": metrics.window_ns,
@@ -149,14 +144,20 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
             }
             for change in snapshot.recent
         ],
-        "ports": [
-            {
-                "device": port.device,
-                "port": port.name,
-                "to": trial.testbed.peer_device(port).name,
-                **values,
-            }
-            for port, values in zip(trial.testbed.switch_ports, json_rows(**columns), strict=True)
-        ],
+        "ports": _ports_to_json(trial.testbed, metrics),
         **devices_to_json(trial.testbed, snapshot),
     }
+
+
+def _ports_to_json(testbed: Testbed, metrics: PortMetrics) -> list[dict[str, Any]]:
+    names = [field.name for field in fields(metrics) if field.name != "window_ns"]
+    rows = json_rows(**{name: getattr(metrics, name) for name in names})
+    return [
+        {
+            "device": port.device,
+            "port": port.name,
+            "to": testbed.peer_device(port).name,
+            **values,
+        }
+        for port, values in zip(testbed.switch_ports, rows, strict=True)
+    ]
