@@ -40,7 +40,8 @@ class Traits:
         wred_profiles: the size of the ASIC's table of WRED profiles, of which each enabled colour
             of a profile takes one entry.
         one_watchdog_action: whether all watched ports must have the same action (Broadcom's
-        DLR_INIT). buffer_model: `traditional` or `dynamic`.
+            DLR_INIT).
+        buffer_model: `traditional` or `dynamic`.
     """
 
     release: str = _FIRST_WITH_MARKS

@@ -3,10 +3,10 @@
 orchagent is the daemon that turns rows of CONFIG_DB into objects of SAI, the API of switch ASICs.
 For WRED this module follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
 
-- A row with an unknown field, or with a minimum above its maximum, is refused as a whole. - Each
-write of a row sets all of its fields in SAI, one after the other, whether they changed or not.
-  If SAI refuses one, those before it stay set. Fields that were removed from the row keep their
-  value.
+- A row with an unknown field, or with a minimum above its maximum, is refused as a whole.
+- Each write of a row sets all of its fields in SAI, one after the other, whether they changed or
+  not. If SAI refuses one, those before it stay set. Fields that were removed from the row keep
+  their value.
 - A threshold that would cross the present value of the other one is set after all other fields.
 - A reference to a missing profile is retried, and so is the removal of a used profile.
 
@@ -19,10 +19,10 @@ The PFC watchdog (`PfcWatchdog`) follows orchagent/pfcwdorch.cpp of the same rel
 
 - A port's watched queues are those of `pfcwd_sw_enable` at the moment when its row is set. Later
   changes of that field have no effect. If the field names no queue, the row waits.
-- A queue that is watched keeps its action until its port's row is removed (`emplace`). - With
-Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports. - The
-removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed on
-  master only: PR 4760).
+- A queue that is watched keeps its action until its port's row is removed (`emplace`).
+- With Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports.
+- The removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed
+  on master only: PR 4760).
 """
 
 from __future__ import annotations
