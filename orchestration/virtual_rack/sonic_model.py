@@ -151,7 +151,7 @@ class PortCounts:
 class ForwardingPlane(Protocol):
     """The forwarding plane, as orchagent and syncd use it."""
 
-    def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
+    def set_red(self, port: str, queue: int, settings: RedSettings | None) -> None:
         """Set RED of one queue; None stops it from marking."""
 
     def queues(self) -> Mapping[tuple[str, int], QueueCounts]:
