@@ -92,8 +92,8 @@ def authenticated(address: str, warn: Callable[[str], None]) -> Iterator[None]:
     else:
         source = _token_source(address)
         if not _accepts(address, "token"):
-            what = f"the Ray cluster at {address} refuses the token of {source}"
-            raise NotReadyError(what, _REMEDY)
+            problem = f"the Ray cluster at {address} refuses the token of {source}"
+            raise NotReadyError(problem, _REMEDY)
         mode = "token"
     with environment({_MODE: mode}):
         yield
@@ -150,8 +150,8 @@ def _token_source(address: str) -> str:
         problem = "is empty"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-    what = f"the Ray cluster at {address} requires a token, and {file} {problem}"
-    raise NotReadyError(what, _REMEDY)
+    message = f"the Ray cluster at {address} requires a token, and {file} {problem}"
+    raise NotReadyError(message, _REMEDY)
 
 
 def _set(variables: Mapping[str, str | None]) -> None:

@@ -247,9 +247,9 @@ def version_difference(kind: TaskKind) -> Failed | None:
     for name in sorted({*here_versions, *their_versions}):
         here, there = here_versions.get(name, "none"), their_versions.get(name, "none")
         if here != there:
-            what = f"it has {name} {here}, and the machine that plans the trials has {there}"
+            problem = f"it has {name} {here}, and the machine that plans the trials has {there}"
             remedy = "install the same version: pip install 'closloop[cluster]', of the same commit"
-            return Failed.of(NotReadyError(what, remedy))
+            return Failed.of(NotReadyError(problem, remedy))
     return None
 
 

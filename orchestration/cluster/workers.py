@@ -152,9 +152,9 @@ class ClusterWorkers:
         memory_bytes = self._factory.memory_bytes(job.trial, job.testbed)
         if memory_bytes > self._largest_bytes:
             needed, maximum = memory_bytes >> 20, self._largest_bytes >> 20
-            what = f"it is planned to take {needed} MiB, and no node has more than {maximum} MiB"
+            problem = f"it is planned to take {needed} MiB, and no node has more than {maximum} MiB"
             remedy = "add a larger node; or a longer sample_period, which needs less"
-            self._immediate.append((job, Failed.of(TrialError(what, remedy))))
+            self._immediate.append((job, Failed.of(TrialError(problem, remedy))))
             return
         task = _Task(job, time.monotonic())
         self._submit(task)
@@ -232,8 +232,8 @@ class ClusterWorkers:
             try:
                 write_files(task.job.folder, files)
             except OSError as error:
-                what = f"its results cannot be written to {task.job.folder.parent}: {error}"
-                return self._failed(task, what, "")
+                problem = f"its results cannot be written to {task.job.folder.parent}: {error}"
+                return self._failed(task, problem, "")
         assert isinstance(message, Message)
         return message
 

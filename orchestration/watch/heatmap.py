@@ -76,10 +76,10 @@ def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
     tiers = sorted({testbed.device[name].tier for name in testbed.switches}, reverse=True)
     labels = {tier: tier_name(testbed, tier) for tier in tiers}
     margin = max(len(label) for label in labels.values()) + 4
-    number = {port.index: index for index, port in enumerate(testbed.switch_ports)}
+    port_index = {port.index: index for index, port in enumerate(testbed.switch_ports)}
     devices = {
         tier: [
-            (name, tuple(number[port.index] for port in testbed.ports_of[name]))
+            (name, tuple(port_index[port.index] for port in testbed.ports_of[name]))
             for name in testbed.switches
             if testbed.device[name].tier == tier
         ]
@@ -103,9 +103,9 @@ def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
         for tier in tiers
         for some in (devices[tier][at : at + room] for at in range(0, len(devices[tier]), room))
     ]
-    kept = by_device[: max(1, lines // 2)]
-    left_out = sum(len(row.blocks[0].cells) for row in by_device[len(kept) :])
-    return HeatMap(tuple(kept), margin, cell_is_port=False, left_out=left_out)
+    shown_rows = by_device[: max(1, lines // 2)]
+    left_out = sum(len(row.blocks[0].cells) for row in by_device[len(shown_rows) :])
+    return HeatMap(tuple(shown_rows), margin, cell_is_port=False, left_out=left_out)
 
 
 def level(cell: Cell, values: Floats) -> int:

@@ -122,8 +122,8 @@ class _Renderer:
             if dropped:
                 lines.append(self._remark_line("warning", f"{shown.id}: {dropped} packets dropped"))
             if snapshot.late_samples:
-                what = f"{shown.id}: {snapshot.late_samples} of {snapshot.samples} readings late"
-                lines.append(self._remark_line("warning", what))
+                text = f"{shown.id}: {snapshot.late_samples} of {snapshot.samples} readings late"
+                lines.append(self._remark_line("warning", text))
         last = state.remarks[-_MAX_REMARKS:]
         lines += [self._remark_line(word, f"{trial}: {text}") for trial, word, text in last]
         if len(state.remarks) > len(last):
@@ -186,7 +186,7 @@ class _Renderer:
         scale = Text()
         for height in range(FULL + 1):
             scale.append_text(self._cell(height))
-        what = "port" if heat_map.cell_is_port else "device, its highest port"
+        cell_is = "port" if heat_map.cell_is_port else "device, its highest port"
         more = f"; {heat_map.left_out} devices do not fit" if heat_map.left_out else ""
         # rounded, because readings begin some ns late: 1 ms shall be printed, not 1000 us
         window = format_duration(round(metrics.window_ns, -4), 1)
@@ -196,7 +196,9 @@ class _Renderer:
                 scale,
                 (" at Kmax or over", "dim"),
             ),
-            Text(f"u use of the link, up to its line rate; a cell is a {what}{more}", style="dim"),
+            Text(
+                f"u use of the link, up to its line rate; a cell is a {cell_is}{more}", style="dim"
+            ),
         ]
 
     def _ports_table(self, trial: TrialState, metrics: PortMetrics, count: int) -> list[Text]:
