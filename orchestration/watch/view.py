@@ -100,18 +100,18 @@ class _Renderer:
         """Return the heat map, the fullest ports and the tuner in at most `room` lines."""
         assert trial.snapshot is not None
         metrics = port_metrics(trial.testbed, trial.snapshot)
-        changes = self._tuner_lines(trial, _MAX_CHANGES if room >= 22 else 1)
         arguments = (trial.testbed, trial.snapshot, self._width)
         devices = device_lines(*arguments, self._to)
         if room >= _ROOM_FOR_TABLES:
             devices += device_tables(*arguments, _MAX_DEVICES, self._to)
-        changes = [*devices, self._marked_line(trial, metrics), *changes]
-        ports = min(_MAX_PORTS, max(0, (room - len(changes)) // 4 - 1))
+        changes = self._tuner_lines(trial, _MAX_CHANGES if room >= 22 else 1)
+        below = [*devices, self._marked_line(trial, metrics), *changes]
+        ports = min(_MAX_PORTS, max(0, (room - len(below)) // 4 - 1))
         table = self._ports_table(trial, metrics, ports) if ports else []
-        # Three lines: two of legend, and an empty one below the map.
-        left = room - len(changes) - len(table) - 3
-        picture = self._map_lines(trial.testbed, metrics, max(2, left))
-        return [*picture, Text(), *table, *changes]
+        # three lines are two of legend, and an empty one below the map
+        left = room - len(below) - len(table) - 3
+        heat_map = self._map_lines(trial.testbed, metrics, max(2, left))
+        return [*heat_map, Text(), *table, *below]
 
     def remarks(self, state: RunState, shown: TrialState | None) -> list[Text]:
         """Return lines on the problems of the shown trial and of earlier trials."""
