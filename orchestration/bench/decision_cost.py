@@ -52,15 +52,15 @@ def decision_time() -> Outcome:
     for fabric in ("graphcc", "acc"):
         for name in (*_RULES, *(_LEARNED if learned else ())):
             times_ms = _times_ms(name, load_testbed(fabric), learned=name in _LEARNED)
-            what = f"{name} on {fabric}"
-            figures.append(_time_figure(what, times_ms, _MAX_MS.get(fabric)))
-            data[what] = times_ms
+            label = f"{name} on {fabric}"
+            figures.append(_time_figure(label, times_ms, _MAX_MS.get(fabric)))
+            data[label] = times_ms
     for name, sizes in _PODS.items() if learned else ():
         for pods in sizes:
             times_ms = _times_ms(name, _fat_tree(pods), learned=True)
-            what = f"{name} on a fat tree, k = {pods}"
-            figures.append(_time_figure(what, times_ms, _MAX_MS.get(what)))
-            data[what] = times_ms
+            label = f"{name} on a fat tree, k = {pods}"
+            figures.append(_time_figure(label, times_ms, _MAX_MS.get(label)))
+            data[label] = times_ms
     notes = [
         "from a reading to the change, reading and applying not counted; readings are of a fabric "
         "that gets ever busier",
@@ -74,10 +74,10 @@ def decision_time() -> Outcome:
     )
 
 
-def _time_figure(what: str, times_ms: Sequence[float], limit_ms: float | None) -> Figure:
+def _time_figure(label: str, times_ms: Sequence[float], limit_ms: float | None) -> Figure:
     median = statistics.median(times_ms)
     return Figure(
-        what,
+        label,
         f"{median:.2f} ms (least {min(times_ms):.2f}, most {max(times_ms):.2f})",
         "" if limit_ms is None else f"{limit_ms:g} ms",
         None if limit_ms is None else median <= limit_ms,
@@ -252,10 +252,10 @@ def _children_ns(pid: int) -> int:
     return total
 
 
-def _figure(what: str, value: float, limit: float | None, part: str) -> Figure:
+def _figure(label: str, value: float, limit: float | None, part: str) -> Figure:
     if limit is None or part != _PARTS[1]:
-        return Figure(what, f"{value:.0f} ns")
-    return at_most(what, value, limit, 0, " ns")
+        return Figure(label, f"{value:.0f} ns")
+    return at_most(label, value, limit, 0, " ns")
 
 
 def _catboost_ns() -> list[Figure]:
@@ -271,12 +271,12 @@ def _catboost_ns() -> list[Figure]:
     )
     model.fit(readings_seen, np.tanh(readings_seen).sum(axis=1))
     figures = []
-    for what, rows, rounds in (("one at a time", 1, 500), ("20,000 at once", 20_000, 5)):
+    for label, rows, rounds in (("one at a time", 1, 500), ("20,000 at once", 20_000, 5)):
         times = []
         for _ in range(rounds):
             begin = time.perf_counter_ns()
             model.predict(readings_seen[:rows], thread_count=1)
             times.append((time.perf_counter_ns() - begin) / rows)
         value = statistics.median(times)
-        figures.append(Figure(f"CatBoost's predictor, {what}", f"{value:,.0f} ns"))
+        figures.append(Figure(f"CatBoost's predictor, {label}", f"{value:,.0f} ns"))
     return figures

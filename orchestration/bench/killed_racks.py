@@ -181,8 +181,8 @@ class KilledRacks:
         """
         self._raise_if_interrupted()
         found = [f"+ processes: {process}" for process in self._seen if process.lives]
-        kept = self._namespaces & machine_state.mounted_namespaces()
-        found += [f"+ namespaces: {name}" for name in kept]
+        mounted = self._namespaces & machine_state.mounted_namespaces()
+        found += [f"+ namespaces: {name}" for name in mounted]
         with suppress(FileNotFoundError):  # the folder may be removed meanwhile
             names = ", ".join(sorted(path.name for path in self._rack_folder.path.iterdir()))
             found.append(f"+ folders: {self._rack_folder.path} with {names or 'nothing'}")

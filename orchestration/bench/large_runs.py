@@ -99,8 +99,8 @@ def _command(arguments: tuple[str, ...], page: Path, max_s: float, max_gb: float
     Raises CalledProcessError if it fails.
     """
     command = [sys.executable, "-c", _MEASURED, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    wall_s, memory_bytes = (float(text) for text in done.stdout.splitlines()[-1].split())
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    wall_s, memory_bytes = (float(text) for text in completed.stdout.splitlines()[-1].split())
     verb = arguments[0]
     return [
         at_most(f"{verb}: wall time", wall_s, max_s, 1, " s"),

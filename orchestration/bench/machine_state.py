@@ -22,7 +22,7 @@ from orchestration.agent.bpf.load import LoadError, bpf
 from orchestration.agent.safety.deadman_process import Process
 from orchestration.virtual_rack import control_groups, interface_leases, interfaces
 
-_SHOWN: Mapping[str, tuple[str, ...]] = {
+_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "links": ("ip", "-j", "-d", "link", "show"),
     "addresses": ("ip", "-j", "address", "show"),
     "routes": ("ip", "-j", "-4", "route", "show", "table", "all"),
@@ -51,21 +51,21 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 _HELD = "held"
 # Objects that disappear when the program that created them lets go of them. A rack cannot remove
 # those of other programs, so it does not count if one disappears.
-_OTHERS_END = ("cgroups", "prog_id", "map_id", "link_id")
+_FREED_BY_OWNER = ("cgroups", "prog_id", "map_id", "link_id")
 # Fields that change by themselves with time, or with other network namespaces.
 _TRANSIENT = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
 # The name of an object's number in a descriptor's fdinfo -> the command of bpf(2) that walks all
 # objects of that kind.
 _BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
 _FREED_WITHIN_S = 0.2
-# How long a busy machine may take to end processes and namespaces. It is waited only as long as
-# something differs.
+# How long a busy machine may take to end processes and namespaces. The wait ends as
+# soon as nothing differs.
 SETTLES_S = 120.0
 
 
 def snapshot(leased: Iterable[str] = ()) -> dict[str, Any]:
     """Return the machine's state, with offloads and settings of the interfaces `leased`."""
-    found: dict[str, Any] = {name: _json_items(argv) for name, argv in _SHOWN.items()}
+    found: dict[str, Any] = {name: _json_items(argv) for name, argv in _COMMANDS.items()}
     found["interfaces"] = [json.dumps(asdict(interfaces.read_state(name))) for name in leased]
     found["mounts"] = sorted(
         " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -87,7 +87,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     lines = []
     for part in before.keys() - {_HELD}:
-        if part not in _OTHERS_END:
+        if part not in _FREED_BY_OWNER:
             lines += [f"- {part}: {row}" for row in before[part] if row not in now[part]]
         for row in now[part]:
             if row not in before[part] and f"{part} {row}" not in now[_HELD]:

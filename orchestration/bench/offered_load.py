@@ -90,8 +90,8 @@ def offered_load() -> Outcome:
         figures += [_figure(case, draw, shares) for draw, shares in by_draw.items()]
         if case.min_gain:
             gain = float(by_draw[INDEPENDENT]["offered"].std() / by_draw[STRATA]["offered"].std())
-            what = f"{case.name}: deviation of what is offered, strata by independent"
-            figures.append(at_most(what, 1 / gain, 1 / case.min_gain, 3))
+            label = f"{case.name}: deviation of what is offered, strata by independent"
+            figures.append(at_most(label, 1 / gain, 1 / case.min_gain, 3))
         data[case.name] = {
             draw: {name: values.tolist() for name, values in shares.items()}
             for draw, shares in by_draw.items()

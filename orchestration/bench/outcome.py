@@ -86,7 +86,7 @@ def as_text(outcome: Outcome) -> str:
     """Return an outcome as text for the terminal."""
     lines = [outcome.title]
     for figure in outcome.figures:
-        wanted = f"  (wanted: {figure.wanted})" if figure.wanted else ""
+        wanted = f"  (target: {figure.wanted})" if figure.wanted else ""
         lines.append(f"  {_verdict(figure):4} {figure.what}: {figure.measured}{wanted}")
     lines += [f"       {note}" for note in outcome.notes]
     return "\n".join(lines)
@@ -109,7 +109,7 @@ def _section(named: tuple[str, Outcome]) -> tuple[str, str]:
         [figure.what, figure.measured, figure.wanted, _verdict(figure)]
         for figure in outcome.figures
     ]
-    lines += ["", rows_table(("", "measured", "wanted", ""), rows).rstrip()]
+    lines += ["", rows_table(("", "measured", "target", ""), rows).rstrip()]
     picture = ["", "```mermaid", outcome.picture, "```"] if outcome.picture else []
     return name, "\n".join([*lines, *picture, *(f"\n{note}" for note in outcome.notes), ""])
 

@@ -139,11 +139,11 @@ def provisioning() -> Outcome:
             seconds.append(time.monotonic() - begin)
             changed.append(sum(bool(device["changed"]) for device in devices.values()))
         left = changed_devices(rack, after_undo(before))
-    what = f"first time, {changed[0]} of {count} devices changed: wall time"
+    label = f"first time, {changed[0]} of {count} devices changed: wall time"
     return Outcome(
         f"Provisioning: a virtual rack of {count} devices over SSH, one SONiC-like",
         (
-            at_most(what, seconds[0], _PROVISION_TARGET_S, 0, " s"),
+            at_most(label, seconds[0], _PROVISION_TARGET_S, 0, " s"),
             zero("second time: devices changed", changed[1]),
             zero("after undo: devices that differ", len(left)),
         ),
@@ -237,10 +237,10 @@ def compare_backends(rack: RackHandle, folder: Path, campaign: Path) -> Outcome:
     run = ("run", str(campaign), "--json")
     inventory = str(rack.inventory)
     closloop_output(rack, folder, *run, "--on", "hardware", "-i", inventory, "--out", "rack")
-    here = program(*run, "--on", "emulated", "--out", "emulated")
-    done = subprocess.run(here, cwd=folder, capture_output=True, check=False)
-    if done.returncode:
-        raise TrialError("the emulated run failed", "", done.stderr.decode(errors="replace"))
+    argv = program(*run, "--on", "emulated", "--out", "emulated")
+    completed = subprocess.run(argv, cwd=folder, capture_output=True, check=False)
+    if completed.returncode:
+        raise TrialError("the emulated run failed", "", completed.stderr.decode(errors="replace"))
     return _compare_runs(folder / "rack", folder / "emulated")
 
 

@@ -6,7 +6,8 @@ import json
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,64 +104,94 @@ def disturb(
     before = _state(rack)
     dice = random.Random(seed)
     linux = [name for name in before if name != SONIC]
-    events = [("kill", "", True)] * kills
-    for number in range(reboots):
-        device = (SONIC, SONIC, dice.choice(linux))[number % 3]
-        kind = "reboot warm" if number % 3 == 0 else "reboot cold"
-        events.append((kind, device, number % 2 == 0))
-    dice.shuffle(events)
-    begin = time.monotonic()
-    code, text = closloop(rack, folder, "run", *_run_options(rack, campaign, folder / "whole"))
-    # a busy machine may make trials invalid
-    if code > 1:
-        raise TrialError(f"closloop run ended with exit code {code}", "", text)
-    lasts_s = time.monotonic() - begin
+    events = _events(kills, reboots, linux, dice)
+    lasts_s = _undisturbed_s(rack, folder, campaign)
     rows = []
-    for number, (event, device, was_killed) in enumerate(events, start=1):
+    for number, event in enumerate(events, start=1):
         run = program("run", *_run_options(rack, campaign, folder / f"disturbed-{number}"))
         after_s = lasts_s * dice.uniform(_EARLIEST, _LATEST)
-        with (folder / "log").open("ab") as log:
-            process = rack.start(run, cwd=folder, stdout=log, stderr=log)
-            time.sleep(after_s)
-            operator_rows = _write_as_operator(rack, number)
-            rows_now = {**before[SONIC]["CONFIG_DB"], **operator_rows}
-            expected = {**before, SONIC: {**before[SONIC], "CONFIG_DB": rows_now}}
-            if was_killed:
-                process.kill(signal.SIGKILL)
-            if event == "kill":
-                process.wait()
-                changed = _differing(rack, expected)
-            else:
-                changed = _differing(rack, expected)
-                if (device, event) == (SONIC, "reboot cold"):
-                    # an operator saves the configuration, with the run's thresholds in it
-                    rack.inject(device, "config save")
-                rack.inject(device, event)
-                process.kill(signal.SIGINT)
-                process.wait()
-        rack.let_pass(_DEADMAN_S)
-        if event != "kill":
-            _restore(rack, folder, device)
-        state_now = _state(rack)
-        rows.append(
-            {
-                "what": event,
-                "device": device,
-                "controller": "killed" if was_killed else "told to stop",
-                "after_s": round(after_s, 2),
-                "changed": changed,
-                "differs": [name for name in state_now if state_now[name] != expected[name]],
-                "theirs_changed": any(
-                    state_now[SONIC]["CONFIG_DB"].get(key) != row
-                    for key, row in operator_rows.items()
-                ),
-            }
-        )
+        rows.append(_disturb_run(rack, folder, run, event, after_s, number, before))
     # a restore also removes the last run's notices on the devices
     code, text = closloop(rack, folder, "restore", str(rack.inventory), "--runs-only", "--json")
     if code:
         raise TrialError(f"closloop restore ended with exit code {code}", "", text)
     return rows
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A disturbance: "kill", of the controller alone, or a reboot, of `console.EVENTS`."""
+
+    kind: str
+    device: str
+    controller_killed: bool
+
+
+def _events(kills: int, reboots: int, linux: Sequence[str], dice: random.Random) -> list[_Event]:
+    """Return the disturbances in random order; `linux` are the devices that are not SONiC-like."""
+    events = [_Event("kill", "", controller_killed=True)] * kills
+    for number in range(reboots):
+        device = (SONIC, SONIC, dice.choice(linux))[number % 3]
+        kind = "reboot warm" if number % 3 == 0 else "reboot cold"
+        events.append(_Event(kind, device, controller_killed=number % 2 == 0))
+    dice.shuffle(events)
+    return events
+
+
+def _undisturbed_s(rack: RackHandle, folder: Path, campaign: Path) -> float:
+    """Return the wall time of a run that is not disturbed."""
+    begin = time.monotonic()
+    code, text = closloop(rack, folder, "run", *_run_options(rack, campaign, folder / "whole"))
+    # a busy machine may make trials invalid
+    if code > 1:
+        raise TrialError(f"closloop run ended with exit code {code}", "", text)
+    return time.monotonic() - begin
+
+
+def _disturb_run(
+    rack: RackHandle,
+    folder: Path,
+    run: Sequence[str],
+    event: _Event,
+    after_s: float,
+    number: int,
+    before: State,
+) -> dict[str, Any]:
+    """Start a run and disturb it `after_s` seconds later; return the row on it."""
+    with (folder / "log").open("ab") as log:
+        process = rack.start(run, cwd=folder, stdout=log, stderr=log)
+        time.sleep(after_s)
+        operator_rows = _write_as_operator(rack, number)
+        rows_now = {**before[SONIC]["CONFIG_DB"], **operator_rows}
+        expected = {**before, SONIC: {**before[SONIC], "CONFIG_DB": rows_now}}
+        if event.controller_killed:
+            process.kill(signal.SIGKILL)
+        if event.kind == "kill":
+            process.wait()
+            changed = _differing(rack, expected)
+        else:
+            changed = _differing(rack, expected)
+            if (event.device, event.kind) == (SONIC, "reboot cold"):
+                # an operator saves the configuration, with the run's thresholds in it
+                rack.inject(event.device, "config save")
+            rack.inject(event.device, event.kind)
+            process.kill(signal.SIGINT)
+            process.wait()
+    rack.let_pass(_DEADMAN_S)
+    if event.kind != "kill":
+        _restore(rack, folder, event.device)
+    now = _state(rack)
+    return {
+        "what": event.kind,
+        "device": event.device,
+        "controller": "killed" if event.controller_killed else "told to stop",
+        "after_s": round(after_s, 2),
+        "changed": changed,
+        "differs": [name for name in now if now[name] != expected[name]],
+        "theirs_changed": any(
+            now[SONIC]["CONFIG_DB"].get(key) != row for key, row in operator_rows.items()
+        ),
+    }
 
 
 def _run_options(rack: RackHandle, campaign: Path, out: Path) -> tuple[str, ...]:

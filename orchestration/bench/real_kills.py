@@ -76,8 +76,8 @@ def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> Iterator[Figure]:
     for name, key, values in (("devices were", "kind", kinds), ("", "during", PARTS)):
         count = Counter(row[key] for row in rows)
         for value in values:
-            what = f"kills while {name or PARTS[value]} {value if name else ''}".strip()
-            yield Figure(what, str(count[value]))
+            label = f"kills while {name or PARTS[value]} {value if name else ''}".strip()
+            yield Figure(label, str(count[value]))
     killed = Counter(row["victim"] for row in rows)
     yield Figure("killed", ", ".join(f"{name} {count}" for name, count in killed.most_common()))
     compared = [row for row in rows if "differs" in row]

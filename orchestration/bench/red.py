@@ -143,7 +143,7 @@ def marking_curve() -> Outcome:
     figures: list[Figure] = []
     data: dict[str, Any] = {}
     for kmin_bytes, kmax_bytes, pmax in _SETTINGS:
-        law = MarkingProbability(kmin_bytes, kmax_bytes, pmax)
+        curve = MarkingProbability(kmin_bytes, kmax_bytes, pmax)
         probe = {
             "kind": "marking",
             "port": port,
@@ -153,12 +153,12 @@ def marking_curve() -> Outcome:
             "kmin_bytes": kmin_bytes,
             "kmax_bytes": kmax_bytes,
             "pmax": pmax,
-            "levels_frames": levels_frames(law),
+            "levels_frames": levels_frames(curve),
             "hold_ns": 2 * MILLISECOND,
         }
         readings = run_probe("graphcc", probe)["readings"]
         name = f"kmin {kmin_bytes // 1000} KB, kmax {kmax_bytes // 1000} KB, pmax {pmax:g}"
-        figures += _judge(name, law, readings)
+        figures += _judge(name, curve, readings)
         data[name] = readings
     return Outcome(
         "Marking curve: the queue held at each length, two hosts onto one 25G port",
@@ -171,57 +171,59 @@ def marking_curve() -> Outcome:
     )
 
 
-def levels_frames(law: MarkingProbability) -> list[int]:
+def levels_frames(curve: MarkingProbability) -> list[int]:
     """Return the queue lengths to hold, in frames, ascending: 200 on the ramp, some outside.
 
     The ramp is the part of the curve between kmin and kmax. If it has fewer frames than that,
     lengths are repeated.
     """
-    first = law.kmin_bytes // _FRAME_BYTES + 1
-    last = (law.kmax_bytes - 1) // _FRAME_BYTES
+    first = curve.kmin_bytes // _FRAME_BYTES + 1
+    last = (curve.kmax_bytes - 1) // _FRAME_BYTES
     ramp = list(range(first, last + 1))
     times = -(-210 // len(ramp))
     below = sorted({0, first // 2, first - 1})
     return below + [frames for frames in ramp for _ in range(times)] + [last + 1, last + 5]
 
 
-def _judge(name: str, law: MarkingProbability, readings: list[dict[str, int]]) -> list[Figure]:
+def _judge(name: str, curve: MarkingProbability, readings: list[dict[str, int]]) -> list[Figure]:
     rng = np.random.default_rng(1)
     inside = on_ramp = below_marked = above_unmarked = marked = packets = 0
     expected = 0.0
     for reading in readings:
-        queue, seen, marks = (reading[key] for key in ("qlen_bytes", "packets", "marked"))
-        if queue < law.kmin_bytes:
-            below_marked += marks
-        elif queue >= law.kmax_bytes:
+        queue, packets_sent, packets_marked = (
+            reading[key] for key in ("qlen_bytes", "packets", "marked")
+        )
+        if queue < curve.kmin_bytes:
+            below_marked += packets_marked
+        elif queue >= curve.kmax_bytes:
             # counters may be off by one or two: they are read between arrival and departure
-            above_unmarked += max(0, seen - marks - 2)
+            above_unmarked += max(0, packets_sent - packets_marked - 2)
         else:
-            low, high = law.marks_band(queue, seen, _CONFIDENCE, rng)
+            low, high = curve.marks_band(queue, packets_sent, _CONFIDENCE, rng)
             on_ramp += 1
-            inside += low <= marks <= high
-            marked += marks
-            packets += seen
-            expected += float(law.share(np.array([queue]))[0]) * seen
+            inside += low <= packets_marked <= high
+            marked += packets_marked
+            packets += packets_sent
+            expected += float(curve.share(np.array([queue]))[0]) * packets_sent
     share = inside / on_ramp
-    # if the queue marks as it should, the chance that fewer are inside the band is 1 in 1000
+    # if the queue marks as RED does, the chance that fewer are inside the band is 1 in 1000
     minimum = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
     return [
         Figure(
-            f"{name}: readings on the ramp inside the law's 99 % band",
+            f"{name}: readings on the ramp inside RED's 99 % band",
             f"{inside} of {on_ramp} ({share:.1%})",
             f"at least 200 readings, {minimum:.0f} inside",
             on_ramp >= 200 and inside >= minimum,
         ),
         Figure(
-            f"{name}: marks on the whole ramp against the law's",
+            f"{name}: packets marked on the whole ramp, compared with RED",
             f"{marked:,} of {packets:,} packets, {marked / expected - 1:+.2%}",
         ),
         zero(f"{name}: marked below kmin", below_marked),
         zero(f"{name}: not marked above kmax", above_unmarked),
         Figure(
-            f"{name}: law's farthest from the straight line",
-            f"{law.worst_departure():.2%} of pmax",
+            f"{name}: RED's largest distance from the straight line",
+            f"{curve.worst_departure():.2%} of pmax",
         ),
     ]
 

@@ -167,24 +167,48 @@ _ERRATIC = (0.2, 0.5)
 
 def sequential() -> Outcome:
     """False alarms of campaigns with adaptive repeats, compared with naive ones; repeats saved."""
-    figures: list[Figure] = []
     data: dict[str, object] = {}
+    figures = [*_equal_tuners(data), *_different_tuners(data), *_erratic_tuner(data)]
+    sizes = ", ".join(map(str, RULE.sizes))
+    return Outcome(
+        f"Adaptive repeats: ±{100 * RULE.until:g} % of the mean, analyses after {sizes} repeats",
+        tuple(figures),
+        (
+            f"{CAMPAIGNS:,} campaigns a row, so that a share of 5 % is known to ±0.3 %. A false "
+            "alarm is an interval at nominal 95 % without 0 where tuners do not differ; pairs "
+            "differ by the deviation of their differences, relative to the mean",
+            f"{_CHECKED} campaigns of each row were stopped by the runner's own code too, at the "
+            "same interim analyses",
+        ),
+        data,
+    )
+
+
+def _equal_tuners(data: dict[str, object]) -> list[Figure]:
+    """Return the figures for tuners that do not differ; add the raw results to `data`."""
+    figures: list[Figure] = []
     for number, (name, draw) in enumerate(_NULL.items()):
         result = simulate(draw, 0.0, number)
         data[name] = asdict(result)
         figures += [
             at_most(f"{name}: false alarms when it stops", result.stopped, _MAX_FALSE, 1, " %"),
-            at_most(f"{name}: false alarms at any look", result.any_look, _MAX_FALSE, 1, " %"),
+            at_most(f"{name}: false alarms at any analysis", result.any_look, _MAX_FALSE, 1, " %"),
             Figure(
-                f"{name}: the same with Student's intervals, when it stops, at any look, at "
+                f"{name}: the same with Student's intervals, when it stops, at any analysis, at "
                 f"{RULE.maximum}",
                 f"{result.naive_stopped:.1f} %, {result.naive_any:.1f} %, {result.fixed:.1f} %",
             ),
             Figure(
                 f"{name}: mean repeats, of at most {RULE.maximum}",
-                f"{result.repeats:.1f} ({result.at_most:.0f} % of campaigns reach the most)",
+                f"{result.repeats:.1f} ({result.at_most:.0f} % of campaigns reach the maximum)",
             ),
         ]
+    return figures
+
+
+def _different_tuners(data: dict[str, object]) -> list[Figure]:
+    """Return the figures for tuners that differ; add the raw results to `data`."""
+    figures = []
     for name, gain in _SHIFTED.items():
         draw, own = lognormal(0.3, 0.05, gain), 0.05
         truth = (gain - 1) * float(np.exp((0.3**2 + own**2) / 2))
@@ -200,27 +224,21 @@ def sequential() -> Outcome:
                 covered >= _MIN_COVERED,
             )
         )
+    return figures
+
+
+def _erratic_tuner(data: dict[str, object]) -> list[Figure]:
+    """Return the figures for tuners of which one varies by itself; add raw results to `data`."""
+    figures = []
     for own in _ERRATIC:
         result = simulate(one_sided(0.3, own), 0.0, len(data))
         data[f"one-sided, {own}"] = asdict(result)
         figures.append(
             Figure(
                 f"one tuner erratic by {100 * own:.0f} %, the other not: false alarms when it "
-                f"stops, at any look; of a plain campaign of {RULE.minimum}, of {RULE.maximum}",
+                f"stops, at any analysis; of a plain campaign of {RULE.minimum}, of {RULE.maximum}",
                 f"{result.stopped:.1f} %, {result.any_look:.1f} %; "
                 f"{result.fixed_min:.1f} %, {result.fixed:.1f} %",
             )
         )
-    sizes = ", ".join(map(str, RULE.sizes))
-    return Outcome(
-        f"Adaptive repeats: ±{100 * RULE.until:g} % of the mean, looks after {sizes} repeats",
-        tuple(figures),
-        (
-            f"{CAMPAIGNS:,} campaigns a row, so that a share of 5 % is known to ±0.3 %. A false "
-            "alarm is an interval at nominal 95 % without 0 where tuners do not differ; pairs "
-            "differ by the deviation of their differences, relative to the mean",
-            f"{_CHECKED} campaigns of each row were stopped by the runner's own code too, at the "
-            "same looks",
-        ),
-        data,
-    )
+    return figures

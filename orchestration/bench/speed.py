@@ -45,8 +45,8 @@ def start_up() -> Outcome:
         command = [*closloop, "run", str(_THRESHOLDS), "--on", "fluid", "--out"]
         with bench_folder() as folder:
             fluid_s = statistics.median(_seconds([*command, f"{folder}/{n}"]) for n in range(3))
-        what = "examples/thresholds.yml on the fluid backend, report included, median of 3"
-        figures.append(at_most(what, fluid_s, 2, 2, " s"))
+        label = "examples/thresholds.yml on the fluid backend, report included, median of 3"
+        figures.append(at_most(label, fluid_s, 2, 2, " s"))
     else:
         notes = (f"there is no {_THRESHOLDS}: it is measured in a checkout only",)
     return Outcome("The program", tuple(figures), notes)
@@ -146,19 +146,24 @@ def data_path_speed() -> Outcome:
     table = runs[f"{_LINUX}, flow table"][0].record.facts["flow_table"]
     figures: list[Figure] = []
     for name, case in _CASES.items():
-        wanted, wall_s = case.min_million, statistics.median(run.wall_s for run in runs[name])
+        target_million, wall_s = (
+            case.min_million,
+            statistics.median(run.wall_s for run in runs[name]),
+        )
         figures.append(
             Figure(
                 name,
                 f"{rates[name]:,.0f} ({hops[name]:,} hops; a trial {wall_s:.1f} s)",
-                f"{wanted} M" if wanted else "",
-                rates[name] >= wanted * 1e6 if wanted else None,
+                f"{target_million} M" if target_million else "",
+                rates[name] >= target_million * 1e6 if target_million else None,
             )
         )
         if case.baseline:
-            what, cost = f"{name}: cost, of {case.baseline}", rates[case.baseline] / rates[name]
+            label, cost = f"{name}: cost, of {case.baseline}", rates[case.baseline] / rates[name]
             bound = case.max_cost_ratio
-            figures.append(at_most(what, cost, bound, 2) if bound else Figure(what, f"{cost:.2f}"))
+            figures.append(
+                at_most(label, cost, bound, 2) if bound else Figure(label, f"{cost:.2f}")
+            )
     return Outcome(
         "Packet-hops a wall second: graphcc, WebSearch at 60 %, 20 ms of arrivals, one core",
         tuple(figures),

@@ -208,11 +208,11 @@ def training_seeds() -> Outcome:
         above = sum(row.score > references.placebo for row in rows)
         solved = sum(references.solved(row) for row in rows)
         shares = ", ".join(f"{references.share(row):.2f}" for row in rows)
-        for what, count in (("end above the placebo", above), ("solve it", solved)):
+        for outcome, count in (("end above the placebo", above), ("solve it", solved)):
             figures.append(
                 Figure(
-                    f"{tuner}: seeds of {len(rows)} that {what}",
-                    f"{count} (shares {shares})" if what == "solve it" else str(count),
+                    f"{tuner}: seeds of {len(rows)} that {outcome}",
+                    f"{count} (shares {shares})" if outcome == "solve it" else str(count),
                     f"{required} or more",
                     count >= required,
                 )

@@ -1,7 +1,7 @@
-"""The trials of a calibration: lone flows on every kind of path, a marked queue, a busy loop.
+"""The trials of a calibration: lone flows on all kinds of paths, a marked queue, a busy loop.
 
-Virtual time is exact, so a few milliseconds of it are enough. On a real clock, a reading takes as
-long as SSH does, so medians need many readings.
+Virtual time is exact, so a few milliseconds of it are enough. In real time a reading takes as long
+as SSH does, and medians need many readings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _MS_NS = 1_000_000
 TINY_BYTES = 1
 # Lone tiny flows on each kind of path, with a gap after each.
 _TINY_FLOWS = 9
-# Durations at line rate: the difference between the times of the two lone flows is steady sending.
+# Durations of the two long flows at line rate. The difference of their times is sending in steady
+# state.
 _SHORT_NS, _LONG_NS = 4 * _MS_NS, 12 * _MS_NS
 _MARK_SENDERS = 4
 # RED's ramp in the marking probe, per 25 Gbit/s of the receiver's rate.
@@ -28,7 +29,7 @@ PMAX = 0.1
 
 @dataclass(frozen=True)
 class Pace:
-    """How often a backend is sampled, and how long its queue is held."""
+    """How often a backend is sampled, how long a queue is held, and the gap between lone flows."""
 
     sample_period_ns: int
     hold_ns: int
@@ -40,15 +41,15 @@ REAL = Pace(sample_period_ns=10 * _MS_NS, hold_ns=3_000 * _MS_NS, gap_ns=20 * _M
 
 
 def pace_of(backend: str) -> Pace:
-    """Return the pace at which a backend is measured."""
+    """Return the pace at which a backend is measured: it depends on its clock."""
     return REAL if capabilities(backend).modes[0].real_time else VIRTUAL
 
 
 @dataclass(frozen=True)
 class PathKind:
-    """A kind of path: a pair of hosts, and the number of links of each tier in one direction.
+    """A kind of path: a pair of hosts, and how many links of each tier are between them.
 
-    A link's tier is that of its upper end: 1 between hosts and leaves.
+    A link's tier is that of its upper end. It is 1 for links between hosts and leaves.
     """
 
     src: str
@@ -57,7 +58,7 @@ class PathKind:
 
 
 def path_kinds(testbed: Testbed) -> list[PathKind]:
-    """Return one pair of hosts, from the first host, for each kind of path, shortest first."""
+    """Return each kind of path from the testbed's first host, the shortest first."""
     paths = PathTable(testbed)
     src = testbed.hosts[0]
     kinds: dict[tuple[tuple[int, int], ...], PathKind] = {}
@@ -95,19 +96,19 @@ def path_trial(testbed: Testbed, name: str, backend: str) -> TrialSpec:
         size_bytes = rate_bps * lasts_ns // (8 * 10**9)
         flows.append(SingleFlowSpec(far.src, far.dst, size_bytes, at_ns))
         at_ns += 3 * lasts_ns + pace.gap_ns
-    # no mark may slow the lone flows down
+    # thresholds so high that no mark slows the lone flows down
     high = min(queue.buffer_bytes for queue in testbed.queues)
     tuner = TunerSpec("static", {"kmin_bytes": high // 2, "kmax_bytes": high, "pmax": 0.01})
     return _trial(testbed, name, backend, "paths", tuner, flows, at_ns, 1_000_000)
 
 
 def tiny_flows(kind: int) -> slice:
-    """Return the indices, in `path_trial`'s flows, of the tiny flows on a kind of path."""
+    """Return the indices of the tiny flows on a kind of path, among the flows of `path_trial`."""
     return slice(kind * _TINY_FLOWS, (kind + 1) * _TINY_FLOWS)
 
 
 def marking_trial(testbed: Testbed, name: str, backend: str) -> TrialSpec:
-    """Return a trial in which a few hosts hold the queue to one host on RED's ramp."""
+    """Return a trial in which a few hosts keep the queue to one host on RED's ramp."""
     pace = pace_of(backend)
     receiver = testbed.hosts[0]
     rate_bps = testbed.host_rate_bps(receiver)
@@ -129,7 +130,7 @@ def ramp(testbed: Testbed) -> tuple[int, int]:
 
 
 def loop_trial(testbed: Testbed, name: str, backend: str) -> TrialSpec:
-    """Return a trial in which every reading leads to a change of some queues."""
+    """Return a trial in which every reading leads to changes of thresholds at some queues."""
     pace = pace_of(backend)
     lasts_ns = 50 * pace.sample_period_ns
     rate_bps = testbed.host_rate_bps(testbed.hosts[0])

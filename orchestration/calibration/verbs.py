@@ -36,7 +36,9 @@ def calibrate(
     backend: Annotated[
         str, "--on", "What to measure: emulated, simulated, hardware or fluid."
     ] = "emulated",
-    like: Annotated[Path | None, "Compare with this calibration, another backend's --json."] = None,
+    like: Annotated[
+        Path | None, "Compare with this calibration: what --json wrote for another backend."
+    ] = None,
     write: Annotated[Path | None, "Write the corrected testbed here, and measure it again."] = None,
     inventory: InventoryOption = None,
     passwords: Passwords,
@@ -45,8 +47,9 @@ def calibrate(
 ) -> None:
     """Measure a backend's base RTT, goodput ceiling, marking curve and control-loop delay.
 
-    With --write, the testbed file is written again with the framing and the propagation delays
-    that make this backend do what --like measured; without --like, what it does itself.
+    With --write, a corrected testbed file is written. Its framing and propagation delays make this
+    backend agree with the calibration of --like; without --like, they make the testbed file agree
+    with this backend.
     """
     from inventory.files import check_new, edited_testbed_text, load_testbed, write_new
     from orchestration.calibration.measure import correction, read_calibration, to_json
@@ -56,32 +59,32 @@ def calibrate(
 
     name = backend_named(backend)
     fabric = load_testbed(testbed)
-    aim = read_calibration(like) if like else None
+    reference = read_calibration(like) if like else None
     if write:
         check_new(write)
-    own = capabilities(name)
-    if own.on_rack:
+    own_capabilities = capabilities(name)
+    if own_capabilities.on_rack:
         enter_virtual_rack(inventory)
-    rack = passwords.access(inventory) if own.on_rack and inventory else None
-    engine = backend_factory.backend(name, rack)
+    rack_access = passwords.access(inventory) if own_capabilities.on_rack and inventory else None
+    engine = backend_factory.backend(name, rack_access)
     engine.check(fabric, 1)
-    mine = _measure(engine, name, fabric, testbed, out)
-    again = None
+    measured = _measure(engine, name, fabric, testbed, out)
+    corrected = None
     if write:
-        change = correction(fabric, mine, aim)
+        change = correction(fabric, measured, reference)
         text = edited_testbed_text(
             testbed, _file_name(write), change.framing_bytes, change.delay_change_ns
         )
         write_new(write, text)
-        if not own.on_rack:
-            again = _measure(engine, name, load_testbed(str(write)), str(write), out)
+        if not own_capabilities.on_rack:
+            corrected = _measure(engine, name, load_testbed(str(write)), str(write), out)
     if as_json:
-        data = to_json(mine)
-        if again:
-            data["corrected"] = to_json(again)
+        data = to_json(measured)
+        if corrected:
+            data["corrected"] = to_json(corrected)
         print_json(data)
     else:
-        show(_table(mine, aim, again), "", _marking(mine))
+        show(_table(measured, reference, corrected), "", _marking(measured))
         if write:
             typer.echo(f"{write}: run campaigns with `testbed: {write}`", err=True)
 
@@ -107,32 +110,36 @@ def _file_name(path: Path) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in path.stem.lower())
 
 
-def _table(mine: Calibration, like: Calibration | None, again: Calibration | None) -> Table:
-    measured = [mine, *([again] if again else []), *([like] if like else [])]
-    titles = [mine.backend, *(["corrected"] if again else []), *([like.backend] if like else [])]
+def _table(measured: Calibration, like: Calibration | None, corrected: Calibration | None) -> Table:
+    calibrations = [measured, *([corrected] if corrected else []), *([like] if like else [])]
+    titles = [
+        measured.backend,
+        *(["corrected"] if corrected else []),
+        *([like.backend] if like else []),
+    ]
     rows = [
         [
             f"base RTT {rtt.path.src} to {rtt.path.dst}, us",
             _us(rtt.testbed_ns),
-            *(_us(c.rtts[number].median_ns) if number < len(c.rtts) else "" for c in measured),
+            *(_us(c.rtts[number].median_ns) if number < len(c.rtts) else "" for c in calibrations),
         ]
-        for number, rtt in enumerate(mine.rtts)
+        for number, rtt in enumerate(measured.rtts)
     ]
-    testbed_gbps = f"{mine.goodput.testbed_bps / 1e9:.3f}"
-    gbps = [f"{c.goodput.measured_bps / 1e9:.3f}" for c in measured]
-    framing = [f"{c.goodput.framing_bytes:.1f}" for c in measured]
+    testbed_gbps = f"{measured.goodput.testbed_bps / 1e9:.3f}"
+    gbps = [f"{c.goodput.measured_bps / 1e9:.3f}" for c in calibrations]
+    framing = [f"{c.goodput.framing_bytes:.1f}" for c in calibrations]
     rows += [
         ["goodput, one flow, Gbit/s", testbed_gbps, *gbps],
-        ["framing that implies, B", str(mine.goodput.testbed_framing_bytes), *framing],
-        ["loop, median, us", "", *(_us(c.loop.median_ns) for c in measured)],
-        ["loop, p99, us", "", *(_us(c.loop.p99_ns) for c in measured)],
+        ["implied framing, B", str(measured.goodput.testbed_framing_bytes), *framing],
+        ["loop, median, us", "", *(_us(c.loop.median_ns) for c in calibrations)],
+        ["loop, p99, us", "", *(_us(c.loop.p99_ns) for c in calibrations)],
     ]
     return table(("",), ("testbed", *titles), rows)
 
 
 def _marking(calibration: Calibration) -> Table | str:
     if not calibration.marking:
-        return "marking: this backend counts no marks where the queue was held"
+        return "marking: this backend does not count marks at the measured queue"
     rows = [
         [
             f"{b.from_bytes / 1000:.0f} to {b.to_bytes / 1000:.0f} KB",
@@ -142,7 +149,7 @@ def _marking(calibration: Calibration) -> Table | str:
         ]
         for b in calibration.marking
     ]
-    figures = ("share of packets (95 % interval)", "DCQCN's line wants", "packets")
+    figures = ("share of packets (95 % interval)", "expected share", "packets")
     return table(("queue",), figures, rows, "marking")
 
 

@@ -104,18 +104,18 @@ FINDERS: tuple[Callable[[], Iterator[CleanupItem]], ...] = (
 
 def cleanup_items() -> list[CleanupItem]:
     """Return what all finders find, things that are in use included."""
-    return [row for kind in FINDERS for row in kind()]
+    return [item for find in FINDERS for item in find()]
 
 
-def remove_orphaned(*kinds: Callable[[], Iterator[CleanupItem]]) -> list[str]:
+def remove_orphaned(*finders: Callable[[], Iterator[CleanupItem]]) -> list[str]:
     """Remove what is not in use; return the names of what was removed.
 
-    `kinds` are the finders to ask, by default all of `FINDERS`. What cannot be removed stays, such
+    `finders` are those to call, by default all of `FINDERS`. What cannot be removed stays, such
     as a control group that another program has moved a process into.
     """
     removed = []
-    for row in [row for kind in kinds or FINDERS for row in kind() if not row.in_use_by]:
+    for item in [item for find in finders or FINDERS for item in find() if not item.in_use_by]:
         with suppress(ClosloopError, OSError, RuntimeError):
-            row.remove()
-            removed.append(row.name)
+            item.remove()
+            removed.append(item.name)
     return removed

@@ -145,14 +145,14 @@ def mount_with_control_groups() -> None:
     os.close(held)
 
 
-def enter_container(layout: Layout, device: str, keys: DeviceIdentity) -> tuple[int, int]:
+def enter_container(layout: Layout, device: str, identity: DeviceIdentity) -> tuple[int, int]:
     """Start a device's container, and move this process into it: its children are inside.
 
     Returns the process id of the container's first process, and a descriptor of the folder of the
     files that differ from the image's.
     """
     unshare_mounts()
-    tree = mount_device_tree(layout, device, keys, Path(layout.image))
+    tree = mount_device_tree(layout, device, identity, Path(layout.image))
     pid = run_container(tree, device)
     differences = os.open(tree.upper, os.O_PATH | os.O_DIRECTORY)
     control_groups.enter(f"{os.environ[GROUP_VARIABLE]}/{device}")

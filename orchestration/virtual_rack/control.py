@@ -272,12 +272,14 @@ def up(
     If the rack is already up with these devices, it is returned unchanged, with False.
 
     Args:
-        testbed: the devices and cables. sonic: names of switches that are SONiC-like. roce: names
-        of hosts with RoCE NICs. bluefield: names of hosts that stand in for hosts with a BlueField
-        NIC (see `bluefield`). folder: where keys and inventory are written, by default in the
-        user's state folder. real_time: with `clock` "virtual", the guest runs on the real clock
-        instead. Its devices share
-            one CPU and their work takes time: this is for measuring latencies, not for traffic.
+        testbed: the devices and cables.
+        sonic: names of switches that are SONiC-like.
+        roce: names of hosts with RoCE NICs.
+        bluefield: names of hosts that stand in for hosts with a BlueField NIC (see `bluefield`).
+        folder: where keys and inventory are written, by default in the user's state folder.
+        real_time: with `clock` "virtual", the guest runs on the real clock instead. Its devices
+            share one CPU and their work takes time: this is for measuring latencies, not for
+            traffic.
         clock: "virtual", or "real" for namespaces of this machine's own kernel (see `layout`).
         containers: with `clock` "real", the devices are containers (see `containers`).
         interfaces: with `clock` "real", interfaces of this machine in place of ports, each like

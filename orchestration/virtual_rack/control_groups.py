@@ -76,7 +76,7 @@ def remove_after_exit(name: str) -> None:
     if os.fork() == 0:
         os.close(held)
         os.read(ended, 1)
-        with suppress(OSError):  # `orphaned_groups` finds it
+        with suppress(OSError):  # `orphaned_groups` finds groups that stay
             remove(name)
     os._exit(0)
 

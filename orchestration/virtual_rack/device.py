@@ -69,34 +69,36 @@ class ForkedDevice:
         return pid
 
 
-def fork_device(layout: Layout, device: str, keys: DeviceIdentity) -> ForkedDevice:
+def fork_device(layout: Layout, device: str, identity: DeviceIdentity) -> ForkedDevice:
     """Start a device's process: the first of its namespaces, or one that enters its container.
 
     The device sends `{"built": true}` when its file tree is mounted. It then waits for any message,
     which means that its cables exist. It sends `{"up": true}` when all its programs run. On an
     error it sends `{"failed": text}`.
     """
-    here, there = socket.socketpair()
+    guest_end, device_end = socket.socketpair()
     pid_pipe, pid_pipe_end = os.pipe()
     intermediate = os.fork()
     if intermediate == 0:
-        here.close()
+        guest_end.close()
         try:
-            first, root = _enter(layout, device, keys)
+            first, enter_root = _enter_namespaces(layout, device, identity)
             pid = os.fork()  # the child is inside
         except BaseException as error:
-            there.sendall(encode({"failed": str(error)}))
+            device_end.sendall(encode({"failed": str(error)}))
             os._exit(1)
         if pid == 0:
-            _run_device(Device(layout, device, there, root))
+            _run_device(Device(layout, device, device_end, enter_root))
         os.write(pid_pipe_end, str(first or pid).encode())
         os._exit(0)
-    there.close()
+    device_end.close()
     os.close(pid_pipe_end)
-    return ForkedDevice(here, pid_pipe)
+    return ForkedDevice(guest_end, pid_pipe)
 
 
-def _enter(layout: Layout, device: str, keys: DeviceIdentity) -> tuple[int, Callable[[], int]]:
+def _enter_namespaces(
+    layout: Layout, device: str, identity: DeviceIdentity
+) -> tuple[int, Callable[[], int]]:
     """Enter a device's namespaces: children of this process will be in them.
 
     Returns the process id of their first process, 0 if the next child will be the first, and a
@@ -104,12 +106,12 @@ def _enter(layout: Layout, device: str, keys: DeviceIdentity) -> tuple[int, Call
     `isolation.enter_device_root`.
     """
     if layout.image:
-        first, differences = containers.enter_container(layout, device, keys)
+        first, differences = containers.enter_container(layout, device, identity)
         return first, lambda: containers.restrict_capabilities(differences)
     unshare()
     if layout.clock == "virtual":  # in real time, control groups are the machine's own
         enter_cgroup(device)
-    return 0, partial(enter_device_root, layout, device, keys)
+    return 0, partial(enter_device_root, layout, device, identity)
 
 
 def _run_device(device: Device) -> NoReturn:
@@ -127,10 +129,10 @@ class Device:
     """What the device's process does. `programs` are the device's daemons by name."""
 
     def __init__(
-        self, layout: Layout, name: str, connection: socket.socket, root: Callable[[], int]
+        self, layout: Layout, name: str, connection: socket.socket, enter_root: Callable[[], int]
     ) -> None:
         self.layout, self.name = layout, name
-        self._connection, self._enter_root = connection, root
+        self._connection, self._enter_root = connection, enter_root
         self._decoder = MessageDecoder()
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self._rounds_unheard = 0
@@ -180,9 +182,9 @@ class Device:
             raise RuntimeError(f"offloads stay on: {', '.join(on)}")
         lines = cabling.delay_lines(self.layout, self.name)
         with route_socket() as netlink:
-            root, handle = qdiscs.TC_H_ROOT, qdiscs.NETEM_HANDLE
+            parent, handle = qdiscs.TC_H_ROOT, qdiscs.NETEM_HANDLE
             indices = ((socket.if_nametoindex(line), ns) for line, (ns, _) in lines.items())
-            send_requests(netlink, [qdiscs.netem(i, handle, root, ns) for i, ns in indices])
+            send_requests(netlink, [qdiscs.netem(i, handle, parent, ns) for i, ns in indices])
         run_batch("tc", cabling.delay_redirects(self.layout, self.name))
         for argv in cabling.rdma(self.layout, self.name):
             run(argv)

@@ -139,11 +139,11 @@ class RackFolder:
         """Remove the rack's files."""
         for folder in (self.host_key(""), self.guest, self.inbox):
             shutil.rmtree(folder, ignore_errors=True)
-        made = (
+        files = (
             self.inventory, self.layout, self.key, self.public_key, self.password,
             self.known_hosts, self.ssh_config, self.init, self.console, self.socket, self.marker,
         )  # fmt: skip
-        for file in made:
+        for file in files:
             file.unlink(missing_ok=True)
 
 
@@ -172,12 +172,12 @@ def which(program: str) -> str | None:
 def require_programs(layout: Layout) -> None:
     """Check that the devices' programs are installed. Raises NotReadyError with the packages."""
     sonic, roce = _SONIC_PROGRAMS if layout.sonic else {}, _ROCE_PROGRAMS if layout.roce else {}
-    wanted = {**_PROGRAMS, **sonic, **roce}
+    package_of = {**_PROGRAMS, **sonic, **roce}
     if layout.image:
-        wanted = {name: wanted[name] for name in _MACHINE_PROGRAMS}
-    missing = [name for name in wanted if not which(name)]
+        package_of = {name: package_of[name] for name in _MACHINE_PROGRAMS}
+    missing = [name for name in package_of if not which(name)]
     if missing:
-        packages = " ".join(dict.fromkeys(wanted[name] for name in missing))
+        packages = " ".join(dict.fromkeys(package_of[name] for name in missing))
         raise NotReadyError(
             f"a rack's devices need programs that are not installed: {', '.join(missing)}",
             f"apt-get install {packages}",

@@ -98,26 +98,35 @@ class Guest:
             Path("/proc/sys/vm/overcommit_memory").write_text("1")  # as Redis recommends
         if self._layout.roce:
             run(["rdma", "system", "set", "netns", "exclusive"])
-        authorized = self._folder.public_key.read_text()
-        password = self._folder.password.read_text().strip()
-        forked_devices = {}
-        for device in self._layout.address:
-            host_key = self._folder.host_key(device).read_text()
-            keys = DeviceIdentity(authorized, host_key, password, self._folder.machine_id(device))
-            forked_devices[device] = fork_device(self._layout, device, keys)
-            self._devices[device] = forked_devices[device].connection
-        self._await_all("built", "file trees")
-        self._pids = {name: forked.first_process() for name, forked in forked_devices.items()}
+        self._fork_devices()
         if self._layout.leased:
             self._take_leases(self._pids)
         run_batch("ip", cabling.links(self._layout, self._pids))
-        for line in self._devices.values():
-            line.sendall(encode({}))
+        for connection in self._devices.values():
+            connection.sendall(encode({}))
         self._await_all("up", "devices")
         for device in self._layout.roce:
             for name in self._layout.rdma_devices(device):
                 move_rdma_device(name, self._pids[device])
         self._await_logins()
+        self._await_neighbours()
+
+    def _fork_devices(self) -> None:
+        """Start the devices' processes, and wait until their file trees are mounted."""
+        authorized = self._folder.public_key.read_text()
+        password = self._folder.password.read_text().strip()
+        forked_devices = {}
+        for device in self._layout.address:
+            host_key = self._folder.host_key(device).read_text()
+            machine_id = self._folder.machine_id(device)
+            identity = DeviceIdentity(authorized, host_key, password, machine_id)
+            forked_devices[device] = fork_device(self._layout, device, identity)
+            self._devices[device] = forked_devices[device].connection
+        self._await_all("built", "file trees")
+        self._pids = {name: forked.first_process() for name, forked in forked_devices.items()}
+
+    def _await_neighbours(self) -> None:
+        """Wait until all devices know their neighbours by LLDP, but not for ever."""
         self.send({"stage": "neighbours"})
         if not self._real_time:
             time.sleep(_LLDP_S)
@@ -126,8 +135,8 @@ class Guest:
         end = time.monotonic() + _LLDP_S
         neighbours_known = False
         while not neighbours_known and time.monotonic() < end:
-            for line in self._devices.values():
-                line.sendall(encode({"op": "announce", "id": 0}))
+            for connection in self._devices.values():
+                connection.sendall(encode({"op": "announce", "id": 0}))
             neighbours_known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
 
     def _take_leases(self, pids: dict[str, int]) -> None:
@@ -149,12 +158,12 @@ class Guest:
         `stage` is what progress is reported as. Raises RuntimeError if an answer lacks `key`.
         """
         answers = []
-        for number, (device, line) in enumerate(self._devices.items(), start=1):
+        for number, (device, connection) in enumerate(self._devices.items(), start=1):
             self.send({"stage": stage, "done": number, "of": len(self._devices)})
             decoder = MessageDecoder()
             messages: list[Message] = []
             while not messages:
-                piece = line.recv(PIECE_BYTES)
+                piece = connection.recv(PIECE_BYTES)
                 if not piece:
                     raise RuntimeError(f"{device}: its first process has ended")
                 messages = decoder.feed(piece)
@@ -170,8 +179,8 @@ class Guest:
             self.send({"stage": "logins", "done": number, "of": len(self._devices)})
             while True:
                 try:
-                    with socket.create_connection((address, _SSH_PORT), 1) as connection:
-                        connection.recv(1)
+                    with socket.create_connection((address, _SSH_PORT), 1) as ssh:
+                        ssh.recv(1)
                         break
                 except OSError as error:
                     if time.monotonic() > end:
@@ -186,8 +195,8 @@ class Guest:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._watch(self._input, self._receive)
         self._watch(woken, lambda: os.read(woken, PIECE_BYTES))
-        for device, line in self._devices.items():
-            self._watch(line, partial(self._receive_from_device, device, MessageDecoder()))
+        for device, connection in self._devices.items():
+            self._watch(connection, partial(self._receive_from_device, device, MessageDecoder()))
         self.send({"ready": True})
         while True:
             for key, _ in self._selector.select(self._select_timeout_s()):
@@ -237,10 +246,10 @@ class Guest:
             case "pass":
                 self._waits[number] = time.monotonic() + float(message["seconds"])
             case "device":
-                line = self._devices.get(message["device"])
-                if line is None:
+                connection = self._devices.get(message["device"])
+                if connection is None:
                     raise ValueError(f"no device {message['device']!r}")
-                line.sendall(encode({**message["request"], "id": number}))
+                connection.sendall(encode({**message["request"], "id": number}))
             case other:
                 raise ValueError(f"there is no request {other!r}")
 
@@ -306,9 +315,9 @@ class Guest:
 
 
 def _terminal_descriptors() -> tuple[int, int]:
-    line = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY)
-    tty.setraw(line)
-    return line, line
+    terminal = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY)
+    tty.setraw(terminal)
+    return terminal, terminal
 
 
 def _pipe_descriptors() -> tuple[int, int]:

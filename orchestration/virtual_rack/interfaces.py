@@ -162,13 +162,13 @@ def require_free(name: str, mtu_bytes: int, machine: MachineNetwork) -> None:
     link = links_by_name[name]
     kind = _kind(link)
     if link.get("link_type") != "ether" or kind not in _MOVABLE_KINDS or name in machine.wireless:
-        what = "wireless" if name in machine.wireless else kind or str(link.get("link_type"))
+        reason = "wireless" if name in machine.wireless else kind or str(link.get("link_type"))
         raise NotReadyError(
-            f"a rack cannot use {name}: it is {what}",
+            f"a rack cannot use {name}: it is {reason}",
             f"use a network card, or a {', '.join(_MOVABLE_KINDS[1:-1])} or {_MOVABLE_KINDS[-1]}",
         )
-    for what, remedy in _uses(name, links_by_name, machine):
-        raise NotReadyError(f"{name} is in use: {what}", remedy)
+    for use, remedy in _uses(name, links_by_name, machine):
+        raise NotReadyError(f"{name} is in use: {use}", remedy)
     maximum = link.get("max_mtu") or mtu_bytes
     if mtu_bytes > maximum:
         raise NotReadyError(

@@ -262,8 +262,8 @@ def password_hash(password: str) -> str:
     except OSError:
         return "*"
     crypt.restype = ctypes.c_char_p
-    made: bytes | None = crypt(password.encode(), b"$5$rounds=1000$closloop$")
-    return made.decode() if made else "*"
+    hashed: bytes | None = crypt(password.encode(), b"$5$rounds=1000$closloop$")
+    return hashed.decode() if hashed else "*"
 
 
 def user_homes() -> dict[str, tuple[str, int]]:
@@ -310,10 +310,10 @@ def group_file(machine: str) -> str:
 
 
 def _system_lines(text: str, left_out: Collection[str]) -> list[str]:
-    def kept(name: str, number: int) -> bool:
+    def is_kept(name: str, number: int) -> bool:
         return name not in left_out and (number < _FIRST_UID or number == _NOBODY)
 
-    return [line for line in _lines(text) if kept(line.split(":")[0], _number(line))]
+    return [line for line in _lines(text) if is_kept(line.split(":")[0], _number(line))]
 
 
 def _number(line: str) -> int:

@@ -131,8 +131,8 @@ def sysctls(root: Path) -> Iterator[tuple[str, str]]:
                     yield str(path.relative_to("/proc/sys")), path.read_text(errors="replace")
 
 
-def _ip_objects(what: str) -> list[Mapping[str, Any]]:
-    objects: list[Mapping[str, Any]] = json.loads(run(("ip", "-j", what, "show")) or "[]")
+def _ip_objects(kind: str) -> list[Mapping[str, Any]]:
+    objects: list[Mapping[str, Any]] = json.loads(run(("ip", "-j", kind, "show")) or "[]")
     return objects
 
 

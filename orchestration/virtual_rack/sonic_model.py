@@ -40,7 +40,8 @@ class Traits:
         wred_profiles: the size of the ASIC's table of WRED profiles, of which each enabled colour
             of a profile takes one entry.
         one_watchdog_action: whether all watched ports must have the same action (Broadcom's
-        DLR_INIT). buffer_model: `traditional` or `dynamic`.
+            DLR_INIT).
+        buffer_model: `traditional` or `dynamic`.
     """
 
     release: str = _FIRST_WITH_MARKS
@@ -150,7 +151,7 @@ class PortCounts:
 class ForwardingPlane(Protocol):
     """The forwarding plane, as orchagent and syncd use it."""
 
-    def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
+    def set_red(self, port: str, queue: int, settings: RedSettings | None) -> None:
         """Set RED of one queue; None stops it from marking."""
 
     def queues(self) -> Mapping[tuple[str, int], QueueCounts]:

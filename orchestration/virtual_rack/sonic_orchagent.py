@@ -3,10 +3,10 @@
 orchagent is the daemon that turns rows of CONFIG_DB into objects of SAI, the API of switch ASICs.
 For WRED this module follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
 
-- A row with an unknown field, or with a minimum above its maximum, is refused as a whole. - Each
-write of a row sets all of its fields in SAI, one after the other, whether they changed or not.
-  If SAI refuses one, those before it stay set. Fields that were removed from the row keep their
-  value.
+- A row with an unknown field, or with a minimum above its maximum, is refused as a whole.
+- Each write of a row sets all of its fields in SAI, one after the other, whether they changed or
+  not. If SAI refuses one, those before it stay set. Fields that were removed from the row keep
+  their value.
 - A threshold that would cross the present value of the other one is set after all other fields.
 - A reference to a missing profile is retried, and so is the removal of a used profile.
 
@@ -19,10 +19,10 @@ The PFC watchdog (`PfcWatchdog`) follows orchagent/pfcwdorch.cpp of the same rel
 
 - A port's watched queues are those of `pfcwd_sw_enable` at the moment when its row is set. Later
   changes of that field have no effect. If the field names no queue, the row waits.
-- A queue that is watched keeps its action until its port's row is removed (`emplace`). - With
-Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports. - The
-removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed on
-  master only: PR 4760).
+- A queue that is watched keeps its action until its port's row is removed (`emplace`).
+- With Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports.
+- The removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed
+  on master only: PR 4760).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from orchestration.virtual_rack.sonic_model import (
 )
 
 COLOURS = ("green", "yellow", "red")
-_MAX = 2**31 - 1
+_MAX_THRESHOLD_BYTES = 2**31 - 1
 _ECN = {
     f"ecn_{name}": f"SAI_ECN_MARK_MODE_{name.upper()}"
     for name in (*COLOURS, "none", "green_yellow", "green_red", "yellow_red", "all")
@@ -69,19 +69,19 @@ class Orchagent:
     """orchagent, for WRED profiles and queues.
 
     `write(key, field, value)` sets a field in ASIC_DB, and with None as the field removes the key.
-    `mark(port, queue, settings)` sets RED of the forwarding plane. `log` is called with a message
-    for each refused row.
+    `set_red(port, queue, settings)` sets RED of the forwarding plane. `log` is called with a
+    message for each refused row.
     """
 
     def __init__(
         self,
         model: SwitchModel,
         write: Callable[[str, str | None, str], None],
-        mark: Callable[[str, int, RedSettings | None], None],
+        set_red: Callable[[str, int, RedSettings | None], None],
         log: Callable[[str], None],
     ) -> None:
         self._model = model
-        self._write, self._mark, self._log = write, mark, log
+        self._write, self._set_red, self._log = write, set_red, log
         self._profiles: dict[str, _Profile] = {}
         self._stored: dict[str, dict[str, int]] = {}
         self._bound: dict[tuple[str, int], str] = {}
@@ -98,20 +98,20 @@ class Orchagent:
     def apply_row(self, key: str, row: Mapping[str, str] | None) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         self._waiting.pop(key, None)
-        self._try(key, row)
+        self._try_row(key, row)
         # rows that were waiting may be accepted now
         for other, waiting in list(self._waiting.items()):
             if other != key and other in self._waiting:
                 del self._waiting[other]
-                self._try(other, waiting)
+                self._try_row(other, waiting)
 
-    def _try(self, key: str, row: Mapping[str, str] | None) -> None:
+    def _try_row(self, key: str, row: Mapping[str, str] | None) -> None:
         table, _, name = key.partition("|")
         try:
             if table == "WRED_PROFILE":
-                done = self._remove(name) if row is None else self._profile(name, row)
+                done = self._remove_profile(name) if row is None else self._apply_profile(name, row)
             elif table == "QUEUE":
-                done = self._queue(name, row or {})
+                done = self._apply_queue(name, row or {})
             else:
                 return
         except RefusedRow as reason:
@@ -120,27 +120,27 @@ class Orchagent:
         if not done:
             self._waiting[key] = row
 
-    def _profile(self, name: str, row: Mapping[str, str]) -> bool:
+    def _apply_profile(self, name: str, row: Mapping[str, str]) -> bool:
         attributes = self._parse(name, row)
-        known = self._profiles.get(name)
-        if known is None:
+        existing = self._profiles.get(name)
+        if existing is None:
             self._create(name, attributes)
             return True
         for attribute, value in attributes:
-            self._accept(attribute, value)
+            self._check_accepted(attribute, value)
             unbinds = attribute.endswith(_UNBINDING)
             if unbinds:
-                self._mark_all(name, None)
-            known.attributes[attribute] = value
-            self._set(known, attribute, value)
-            self._mark_all(name, self._marking(known))
+                self._set_red_of(name, None)
+            existing.attributes[attribute] = value
+            self._set_attribute(existing, attribute, value)
+            self._set_red_of(name, self._red_settings(existing))
         return True
 
     def _create(self, name: str, attributes: list[tuple[str, str]]) -> None:
         """Create a profile with all its attributes in one call: completely or not at all."""
         attributes_with_defaults = dict([("WEIGHT", "0"), *attributes])
         for attribute, value in attributes:
-            self._accept(attribute, value)
+            self._check_accepted(attribute, value)
         for colour in COLOURS:
             if attributes_with_defaults.get(f"{colour.upper()}_ENABLE") == "true":
                 attributes_with_defaults.setdefault(f"{colour.upper()}_DROP_PROBABILITY", "100")
@@ -151,9 +151,9 @@ class Orchagent:
         self._profiles_created += 1
         self._profiles[name] = profile
         for attribute, value in attributes_with_defaults.items():
-            self._set(profile, attribute, value)
+            self._set_attribute(profile, attribute, value)
 
-    def _accept(self, attribute: str, value: str) -> None:
+    def _check_accepted(self, attribute: str, value: str) -> None:
         """Raise RefusedRow if SAI does not accept the value of an attribute."""
         if attribute.endswith("_THRESHOLD") and int(value) > self._model.pool_bytes:
             raise RefusedRow(f"{attribute} {value} is more than the buffer: SAI_STATUS_FAILURE")
@@ -161,8 +161,8 @@ class Orchagent:
     def _parse(self, name: str, row: Mapping[str, str]) -> list[tuple[str, str]]:
         """Return a row's attributes, in the order in which they are set. Raises RefusedRow."""
         stored = self._stored.get(name, {})
-        after = dict(stored)
-        first: list[tuple[str, str]] = []
+        thresholds = dict(stored)
+        at_once: list[tuple[str, str]] = []
         deferred: list[tuple[str, str]] = []
         for item, value in row.items():
             colour, _, rest = item.partition("_")
@@ -170,35 +170,35 @@ class Orchagent:
             if item == "ecn":
                 if value not in _ECN:
                     raise RefusedRow(f"ecn {value!r}")
-                first.append(("ECN_MARK_MODE", _ECN[value]))
+                at_once.append(("ECN_MARK_MODE", _ECN[value]))
             elif colour in COLOURS and rest in ("min_threshold", "max_threshold"):
-                bound = after[attribute] = _integer(item, value, _MAX)
+                bound = thresholds[attribute] = _integer(item, value, _MAX_THRESHOLD_BYTES)
                 low = rest.startswith("min")
                 other = stored.get(f"{colour.upper()}_{'MAX' if low else 'MIN'}_THRESHOLD", 0)
                 crosses = other < bound if low else other > bound
-                (deferred if crosses else first).append((attribute, value))
+                (deferred if crosses else at_once).append((attribute, value))
             elif colour in COLOURS and rest == "drop_probability":
-                first.append((attribute, str(_integer(item, value, 100))))
+                at_once.append((attribute, str(_integer(item, value, 100))))
             elif item in [f"wred_{name}_enable" for name in COLOURS]:
                 if value not in ("true", "false"):
                     raise RefusedRow(f"{item} {value!r}")
-                first.append((attribute.removeprefix("WRED_"), value))
+                at_once.append((attribute.removeprefix("WRED_"), value))
             else:
                 raise RefusedRow(f"unknown field {item!r}")
         for colour in COLOURS:
             minimum, maximum = (
-                after.get(f"{colour.upper()}_{end}_THRESHOLD", 0) for end in ("MIN", "MAX")
+                thresholds.get(f"{colour.upper()}_{end}_THRESHOLD", 0) for end in ("MIN", "MAX")
             )
             if minimum > maximum:
                 raise RefusedRow(f"{colour} minimum {minimum} above maximum {maximum}")
-        self._stored[name] = after
-        return first + deferred
+        self._stored[name] = thresholds
+        return at_once + deferred
 
-    def _set(self, profile: _Profile, attribute: str, value: str) -> None:
+    def _set_attribute(self, profile: _Profile, attribute: str, value: str) -> None:
         key = f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{profile.oid}"
         self._write(key, f"SAI_WRED_ATTR_{attribute}", value)
 
-    def _remove(self, name: str) -> bool:
+    def _remove_profile(self, name: str) -> bool:
         if name in self._bound.values():
             return False
         profile = self._profiles.pop(name, None)
@@ -206,11 +206,11 @@ class Orchagent:
             self._write(f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{profile.oid}", None, "")
         return True
 
-    def _queue(self, name: str, row: Mapping[str, str]) -> bool:
+    def _apply_queue(self, name: str, row: Mapping[str, str]) -> bool:
         port, _, numbers = name.partition("|")
         first, _, last = numbers.partition("-")
-        known = [str(queue) for queue in range(QUEUES)]
-        if port not in self._port_index or first not in known or (last or first) not in known:
+        valid = [str(queue) for queue in range(QUEUES)]
+        if port not in self._port_index or first not in valid or (last or first) not in valid:
             raise RefusedRow("no such queue")
         queues = range(int(first), int(last or first) + 1)
         profile = row.get("wred_profile")
@@ -227,17 +227,17 @@ class Orchagent:
         self._write(key, "SAI_QUEUE_ATTR_WRED_PROFILE_ID", oid)
         if profile is None:
             self._bound.pop((port, queue), None)
-            self._mark(port, queue, None)
+            self._set_red(port, queue, None)
         else:
             self._bound[port, queue] = profile
-            self._mark(port, queue, self._marking(self._profiles[profile]))
+            self._set_red(port, queue, self._red_settings(self._profiles[profile]))
 
-    def _mark_all(self, name: str, marking: RedSettings | None) -> None:
+    def _set_red_of(self, name: str, settings: RedSettings | None) -> None:
         for (port, queue), bound in self._bound.items():
             if bound == name:
-                self._mark(port, queue, marking)
+                self._set_red(port, queue, settings)
 
-    def _marking(self, profile: _Profile) -> RedSettings | None:
+    def _red_settings(self, profile: _Profile) -> RedSettings | None:
         """Return the RED settings of green, the only colour that the forwarding plane has."""
         mode = profile.attributes.get("ECN_MARK_MODE", "")
         low, high = (profile.number(f"GREEN_{end}_THRESHOLD") for end in ("MIN", "MAX"))
@@ -307,7 +307,7 @@ class PfcWatchdog:
     def _start(self, name: str, row: Mapping[str, str]) -> None:
         self._waiting.pop(name, None)
         action = row.get("action", "drop")
-        others = {watched for port, watched in self._ports.items()}
+        others = set(self._ports.values())
         refused = ""
         if name not in self._port_index:
             refused = "no such port"

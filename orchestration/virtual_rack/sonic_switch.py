@@ -83,18 +83,18 @@ class KernelPlane:
             for port in model.ports
             for number, leaf in port.queues.items()
         }
-        self._wide: dict[tuple[str, int, str], int] = {}
+        self._totals: dict[tuple[str, int, str], int] = {}
 
-    def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
+    def set_red(self, port: str, queue: int, settings: RedSettings | None) -> None:
         """Change RED of a queue and keep its packets. Queues that carry no packets have no RED."""
         leaf = self._leaves.get((port, queue))
         if leaf is None:
             return
         never = leaf.buffer_bytes
         low, high, max_p = never, never, qdiscs.ALWAYS
-        if marking is not None:
-            low, high = marking.kmin_bytes, marking.kmax_bytes
-            max_p = red_max_p(marking.percent / 100)
+        if settings is not None:
+            low, high = settings.kmin_bytes, settings.kmax_bytes
+            max_p = red_max_p(settings.percent / 100)
         index = self._index[port]
         request = qdiscs.red_change(index, leaf.handle, leaf.parent, low, high, max_p)
         self._route.request([request])
@@ -111,17 +111,17 @@ class KernelPlane:
             result[port, queue] = QueueCounts(
                 depth_bytes=item.backlog,
                 tx_bytes=item.bytes_,
-                tx_packets=self._widened(port, queue, "packets", item.packets),
-                marked_packets=self._widened(port, queue, "marked", marked),
-                dropped_packets=self._widened(port, queue, "drops", item.drops),
+                tx_packets=self._extended(port, queue, "packets", item.packets),
+                marked_packets=self._extended(port, queue, "marked", marked),
+                dropped_packets=self._extended(port, queue, "drops", item.drops),
             )
         return result
 
-    def _widened(self, port: str, queue: int, name: str, value: int) -> int:
+    def _extended(self, port: str, queue: int, name: str, value: int) -> int:
         """Extend a 32-bit counter of the kernel to 64 bits, as an ASIC's counters have."""
-        last = self._wide.get((port, queue, name), 0)
+        last = self._totals.get((port, queue, name), 0)
         total = last + ((value - last) & 0xFFFFFFFF)
-        self._wide[port, queue, name] = total
+        self._totals[port, queue, name] = total
         return total
 
     def ports(self) -> dict[str, PortCounts]:
@@ -185,52 +185,52 @@ class VirtualSonicSwitch:
         self._redis.close()
         events = Events(self._path, CONFIG_DB)
         try:
-            self._fill()
+            self._fill_databases()
             daemons = self.daemons = _Daemons(self)
             daemons.orchagent.start()
-            self._take([(key, "hset") for key in self._keys()], daemons)
+            self._apply_changes([(key, "hset") for key in self._keys()], daemons)
             self._pending.append((APPL_DB, ("HSET", READY, "lanes", "0")))
             self._flush()
             poll = select.poll()
             poll.register(events.fileno(), select.POLLIN)
             while not stop():
-                if poll.poll(self._patience_ms(daemons)):
-                    self._take(events.take(), daemons)
+                if poll.poll(self._poll_timeout_ms(daemons)):
+                    self._apply_changes(events.take(), daemons)
                 daemons.poll()
                 self._flush()
         finally:
             events.close()
 
     @staticmethod
-    def _patience_ms(daemons: _Daemons) -> int | None:
+    def _poll_timeout_ms(daemons: _Daemons) -> int | None:
         at = daemons.next_ns()
         # rounded up, because nothing would be due yet at a poll that is too early
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
-    def _fill(self) -> None:
+    def _fill_databases(self) -> None:
         """Write the daemons' rows anew, and the configuration if the database is empty."""
         if not self._redis.call(CONFIG_DB, "EXISTS", "DEVICE_METADATA|localhost"):
             rows = load_config(self._config_file)
             if rows is None:
                 rows = config_rows(self.model)
                 save_config(rows, self._config_file)
-            self._put(CONFIG_DB, rows)
+            self._queue_rows(CONFIG_DB, rows)
         for db in _OWN:
             self._pending.append((db, ("FLUSHDB",)))
-        self._put(STATE_DB, capability_rows(self.model))
-        self._put(STATE_DB, port_state_rows(self.model))
-        self._put(COUNTERS_DB, counter_maps(self.model))
+        self._queue_rows(STATE_DB, capability_rows(self.model))
+        self._queue_rows(STATE_DB, port_state_rows(self.model))
+        self._queue_rows(COUNTERS_DB, counter_maps(self.model))
         self._flush()
 
-    def _put(self, db: int, rows: Mapping[str, Mapping[str, str]]) -> None:
+    def _queue_rows(self, db: int, rows: Mapping[str, Mapping[str, str]]) -> None:
         for key, row in rows.items():
-            self._pending.append((db, ("HSET", key, *_flat(row))))
+            self._pending.append((db, ("HSET", key, *_words(row))))
 
     def _keys(self) -> list[str]:
         patterns = [(CONFIG_DB, ("KEYS", f"{table}|*")) for table in _TABLES]
         return [key for keys in self._redis.run(patterns) for key in keys]
 
-    def _take(self, changes: list[tuple[str, str]], daemons: _Daemons) -> None:
+    def _apply_changes(self, changes: list[tuple[str, str]], daemons: _Daemons) -> None:
         """Apply changed rows, as swss-common's tables do.
 
         A row is read when its change is applied, so that of several writes only the last is seen.
@@ -239,7 +239,7 @@ class VirtualSonicSwitch:
         """
         removed: dict[str, bool] = {}
         known = [item for item in changes if item[0].partition("|")[0] in _TABLES]
-        for key, change in sorted(known, key=lambda item: _order(item[0])):
+        for key, change in sorted(known, key=lambda item: _row_order(item[0])):
             removed[key] = removed.get(key, False) or change == "del"
         rows = self._redis.hashes(CONFIG_DB, removed)
         now_ns = time.monotonic_ns()
@@ -259,13 +259,13 @@ class VirtualSonicSwitch:
         removed_names = [name for name, value in fields.items() if value is None]
         values = {name: value for name, value in fields.items() if value is not None}
         if values:
-            self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(values))))
+            self._pending.append((COUNTERS_DB, ("HSET", key, *_words(values))))
         if removed_names:
             self._pending.append((COUNTERS_DB, ("HDEL", key, *removed_names)))
 
     def write_state(self, key: str, row: Mapping[str, str | bytes] | None) -> None:
         """Set a row of STATE_DB; a row of None removes it."""
-        words = ("DEL", key) if row is None else ("HSET", key, *_flat(row))
+        words = ("DEL", key) if row is None else ("HSET", key, *_words(row))
         self._pending.append((STATE_DB, words))
 
     def _flush(self) -> None:
@@ -278,7 +278,7 @@ class _Daemons:
 
     def __init__(self, switch: VirtualSonicSwitch) -> None:
         model, plane, log = switch.model, switch.plane, switch.log
-        self.orchagent = Orchagent(model, switch.write_asic, plane.mark, log)
+        self.orchagent = Orchagent(model, switch.write_asic, plane.set_red, log)
         self.watchdog = PfcWatchdog(model, switch.write_counters, self._poll_watchdog, log)
         self.counters = FlexCounters(
             model, plane, switch.write_counters, lambda: self.watchdog.actions
@@ -306,12 +306,12 @@ class _Daemons:
         return min((at for at in times if at is not None), default=None)
 
 
-def _order(key: str) -> tuple[int, str]:
+def _row_order(key: str) -> tuple[int, str]:
     table, _, name = key.partition("|")
     return _TABLES.index(table), name
 
 
-def _flat(row: Mapping[str, str | bytes]) -> list[str | bytes]:
+def _words(row: Mapping[str, str | bytes]) -> list[str | bytes]:
     return [part for pair in row.items() for part in pair]
 
 

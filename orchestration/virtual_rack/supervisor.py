@@ -102,7 +102,7 @@ class Supervisor:
         tasks = [
             asyncio.create_task(self._listen(), name="listen"),
             asyncio.create_task(self._watch_boot(), name="boot"),
-            asyncio.create_task(stop_requested.wait(), name="over"),
+            asyncio.create_task(stop_requested.wait(), name="stop"),
         ]
         try:
             await asyncio.wait(
@@ -110,12 +110,7 @@ class Supervisor:
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
-            self._signal(signal.SIGKILL)
-            await self._reaper.end()
-            if not self._pause_when_idle:
-                await asyncio.to_thread(containers.await_orphans)
-                with suppress(OSError):  # `control_groups.orphaned_groups` finds it
-                    await asyncio.to_thread(control_groups.remove, control_groups.own_group())
+            await self._end_guest()
             self._folder.socket.unlink(missing_ok=True)
             for client in self._clients.values():
                 client.send({"end": True, **(self._failed or self._ended_message())})
@@ -124,6 +119,15 @@ class Supervisor:
                 await asyncio.wait(self._serving, timeout=_LAST_WORDS_S)
             for task in tasks:
                 task.cancel()
+
+    async def _end_guest(self) -> None:
+        """Kill the guest, give interfaces back, and wait until all of its processes have ended."""
+        self._signal(signal.SIGKILL)
+        await self._reaper.end()
+        if not self._pause_when_idle:
+            await asyncio.to_thread(containers.await_orphans)
+            with suppress(OSError):  # `closloop clean` finds groups that stay
+                await asyncio.to_thread(control_groups.remove, control_groups.own_group())
 
     def _ended_message(self) -> Message:
         last_output = self._folder.console.read_bytes()[-_CONSOLE_TAIL_BYTES:].decode(

@@ -22,7 +22,9 @@ _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
     "closloop rack exec -- ssh leaf1 tc qdisc  |  closloop rack down"
 )
-app = Group("Start and use a virtual rack: devices in virtual time, reached only by SSH.", _EPILOG)
+app = Group(
+    "Start and use a virtual rack: devices in virtual time, reachable only by SSH.", _EPILOG
+)
 WhichRack = Annotated[
     str | None, "--rack", "The rack's name or folder. Default: the rack that is up."
 ]

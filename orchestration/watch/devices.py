@@ -1,4 +1,4 @@
-"""Who stops whom, how full shared buffers are, and what hosts may send, by a snapshot."""
+"""Metrics of devices from a snapshot: pauses by PFC, shared buffers, and hosts with RoCE NICs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from orchestration.core.units import format_duration, format_rate, format_size
 
 
 @dataclass(frozen=True)
-class StopFigures:
+class PauseMetrics:
     """Arrays of shape (lossless queues,), in the order of `Testbed.lossless_queues`.
 
-    `stopping` is the share of the time since the previous snapshot for which the port had stopped
-    its peer, NaN where unknown. `pauses` counts the pause frames that it sent in that time.
+    `pausing_share` is the share of the time since the previous snapshot for which the port had
+    paused its peer, NaN where unknown. `pauses` is the number of pause frames that it sent in that
+    time.
     """
 
-    stopping: Floats
+    pausing_share: Floats
     pauses: Floats
 
 
 @dataclass(frozen=True)
-class BufferFigures:
+class BufferMetrics:
     """Arrays of shape (switches,), in the order of `Testbed.switches`; NaN where unknown.
 
-    `peak_bytes` is the most that was read since the previous snapshot, headroom included as in
-    `held_bytes`. `size_bytes` is what each switch has.
+    `peak_bytes` is the highest reading since the previous snapshot. It includes the bytes in
+    headroom, as `held_bytes` does. `size_bytes` is the size of each switch's buffer.
     """
 
     held_bytes: Floats
@@ -43,12 +44,12 @@ class BufferFigures:
 
 
 @dataclass(frozen=True)
-class HostFigures:
+class HostMetrics:
     """Arrays of shape (hosts,), in the order of `Testbed.hosts`; NaN where unknown.
 
-    CNPs are counted between two readings of the hosts, some samples apart. `rate_bps` is what
-    congestion control allows all flows of a host, at most its line rate, `rtt_ns` their last round
-    trip; both are NaN where a host has no unfinished RoCE flow.
+    CNPs are counted between two readings of the hosts, which are some samples apart. `rate_bps` is
+    the rate that congestion control allows all flows of a host together, at most its line rate.
+    `rtt_ns` is their last round-trip time. Both are NaN where a host has no unfinished RoCE flow.
     """
 
     cnps_per_s: Floats
@@ -56,53 +57,54 @@ class HostFigures:
     rtt_ns: Floats
 
 
-def stop_figures(testbed: Testbed, snapshot: Snapshot) -> StopFigures | None:
-    """Return who stops whom; None if no switch of the trial can."""
+def pause_metrics(testbed: Testbed, snapshot: Snapshot) -> PauseMetrics | None:
+    """Return the pauses of all lossless queues; None if no switch of the trial has PFC."""
     key, count = "priority.pausing_ns", len(testbed.lossless_queues)
     if len(snapshot.values.get(key, ())) != count or not count:
         return None
     window_ns = snapshot.t_ns - snapshot.before_ns
-    share = grown(snapshot, key) / window_ns if window_ns else np.full(count, np.nan)
-    return StopFigures(np.minimum(share, 1), grown(snapshot, "priority.pauses_sent"))
+    share = increase(snapshot, key) / window_ns if window_ns else np.full(count, np.nan)
+    return PauseMetrics(np.minimum(share, 1), increase(snapshot, "priority.pauses_sent"))
 
 
-def buffer_figures(testbed: Testbed, snapshot: Snapshot) -> BufferFigures | None:
-    """Return what shared buffers hold; None if no switch has one."""
+def buffer_metrics(testbed: Testbed, snapshot: Snapshot) -> BufferMetrics | None:
+    """Return the contents of shared buffers; None if no switch has one."""
     held = snapshot.values.get("switch.buffer_bytes")
     if testbed.switch is None or held is None or len(held) != len(testbed.switches):
         return None
-    return BufferFigures(
-        known(held),
-        known(snapshot.peak_buffer_bytes),
-        known(snapshot.values["switch.headroom_bytes"]),
+    return BufferMetrics(
+        nan_if_unknown(held),
+        nan_if_unknown(snapshot.peak_buffer_bytes),
+        nan_if_unknown(snapshot.values["switch.headroom_bytes"]),
         testbed.switch.buffer_bytes,
     )
 
 
-def host_figures(testbed: Testbed, snapshot: Snapshot) -> HostFigures | None:
-    """Return what hosts with RoCE NICs got and may send; None if no host has one."""
+def host_metrics(testbed: Testbed, snapshot: Snapshot) -> HostMetrics | None:
+    """Return the CNPs, rates and round-trip times of hosts; None if no host has a RoCE NIC."""
     now, before = snapshot.hosts, snapshot.hosts_before
     absent = np.full(len(testbed.hosts), -1, dtype=np.int64)
     cnps, rate, rtt = (now.get(name, absent) for name in ("cnps", "rate_bps", "rtt_ns"))
     if all((values < 0).all() for values in (cnps, rate, rtt)) or len(cnps) != len(testbed.hosts):
         return None
     window_ns = snapshot.hosts_ns - snapshot.hosts_before_ns
-    got = known(cnps) - known(before.get("cnps", absent))
+    received_cnps = nan_if_unknown(cnps) - nan_if_unknown(before.get("cnps", absent))
     line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
-    return HostFigures(
-        got * 1e9 / window_ns if window_ns else np.full(len(cnps), np.nan),
+    return HostMetrics(
+        received_cnps * 1e9 / window_ns if window_ns else np.full(len(cnps), np.nan),
         np.where(rate > 0, np.minimum(rate, line_bps), np.nan),
         np.where((rtt > 0) & (rate != 0), rtt, np.nan),
     )
 
 
-def stops(testbed: Testbed, figures: StopFigures) -> list[tuple[str, str, float]]:
-    """Return who stops whom for which share of the time, the longest first; never none of it.
+def paused_pairs(testbed: Testbed, metrics: PauseMetrics) -> list[tuple[str, str, float]]:
+    """Return the pairs of devices of which one paused the other, with the share of the time.
 
-    Of several cables and classes between two devices the longest counts.
+    The longest share comes first. Of several cables and classes between two devices the longest
+    counts.
     """
     found: dict[tuple[str, str], float] = {}
-    for queue, share in zip(testbed.lossless_queues, figures.stopping.tolist(), strict=True):
+    for queue, share in zip(testbed.lossless_queues, metrics.pausing_share.tolist(), strict=True):
         if share > 0:
             pair = (queue.device, testbed.peer_device(queue.port).name)
             found[pair] = max(found.get(pair, 0.0), share)
@@ -110,19 +112,19 @@ def stops(testbed: Testbed, figures: StopFigures) -> list[tuple[str, str, float]
 
 
 def devices_to_json(testbed: Testbed, snapshot: Snapshot) -> dict[str, Any]:
-    """Return the figures as JSON-ready data; what a trial does not have is left out."""
+    """Return the metrics as JSON-ready data. Those that a trial does not have are left out."""
     found: dict[str, Any] = {}
-    if (stopping := stop_figures(testbed, snapshot)) is not None:
+    if (pauses := pause_metrics(testbed, snapshot)) is not None:
         found["stops"] = [
             {"device": device, "peer": peer, "share": round(share, 6)}
-            for device, peer, share in stops(testbed, stopping)
+            for device, peer, share in paused_pairs(testbed, pauses)
         ]
-    if (buffers := buffer_figures(testbed, snapshot)) is not None:
+    if (buffers := buffer_metrics(testbed, snapshot)) is not None:
         found["switches"] = [
             {"switch": name, "size_bytes": buffers.size_bytes, **values}
             for name, values in zip(
                 testbed.switches,
-                plain_rows(
+                json_rows(
                     buffer_bytes=buffers.held_bytes,
                     peak_bytes=buffers.peak_bytes,
                     headroom_bytes=buffers.headroom_bytes,
@@ -130,17 +132,17 @@ def devices_to_json(testbed: Testbed, snapshot: Snapshot) -> dict[str, Any]:
                 strict=True,
             )
         ]
-    if (hosts := host_figures(testbed, snapshot)) is not None:
+    if (hosts := host_metrics(testbed, snapshot)) is not None:
         columns = {name: getattr(hosts, name) for name in ("cnps_per_s", "rate_bps", "rtt_ns")}
         found["hosts"] = [
             {"host": name, **values}
-            for name, values in zip(testbed.hosts, plain_rows(**columns), strict=True)
+            for name, values in zip(testbed.hosts, json_rows(**columns), strict=True)
         ]
     return found
 
 
-def plain_rows(**columns: Floats) -> list[dict[str, float | None]]:
-    """Return columns as rows of rounded numbers, None for NaN."""
+def json_rows(**columns: Floats) -> list[dict[str, float | None]]:
+    """Return columns as rows: dictionaries of rounded numbers, with None in place of NaN."""
     plain = {
         name: [None if value != value else round(value, 6) for value in values.tolist()]
         for name, values in columns.items()
@@ -148,14 +150,14 @@ def plain_rows(**columns: Floats) -> list[dict[str, float | None]]:
     return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
 
 
-def known(values: Ints | Floats) -> Floats:
-    """Return numbers with NaN for those that are not known."""
+def nan_if_unknown(values: Ints | Floats) -> Floats:
+    """Return the numbers, with NaN in place of negative ones, which stand for unknown values."""
     return np.where(values < 0, np.nan, values)
 
 
-def grown(snapshot: Snapshot, counter: str) -> Floats:
-    """Return by how much a counter grew since the previous snapshot."""
-    return known(snapshot.values[counter]) - known(snapshot.before[counter])
+def increase(snapshot: Snapshot, counter: str) -> Floats:
+    """Return by how much a counter increased since the previous snapshot."""
+    return nan_if_unknown(snapshot.values[counter]) - nan_if_unknown(snapshot.before[counter])
 
 
 _GAP = "    "
@@ -163,13 +165,13 @@ _Rows = list[tuple[str, ...]]
 
 
 def device_lines(testbed: Testbed, snapshot: Snapshot, width: int, arrow: str) -> list[Text]:
-    """Return one line each on who stops whom, the fullest buffer, and what hosts may send."""
+    """Return one line each on pauses, on the fullest buffer, and on hosts."""
     lines = []
-    if (stopping := stop_figures(testbed, snapshot)) is not None:
-        lines.append(_stops_line(stops(testbed, stopping), width, arrow))
-    if (buffers := buffer_figures(testbed, snapshot)) is not None:
+    if (pauses := pause_metrics(testbed, snapshot)) is not None:
+        lines.append(_pauses_line(paused_pairs(testbed, pauses), width, arrow))
+    if (buffers := buffer_metrics(testbed, snapshot)) is not None:
         lines.append(_buffers_line(testbed, buffers))
-    if (hosts := host_figures(testbed, snapshot)) is not None:
+    if (hosts := host_metrics(testbed, snapshot)) is not None:
         lines.append(_hosts_line(testbed, hosts))
     return lines
 
@@ -177,34 +179,34 @@ def device_lines(testbed: Testbed, snapshot: Snapshot, width: int, arrow: str) -
 def device_tables(
     testbed: Testbed, snapshot: Snapshot, width: int, rows: int, arrow: str
 ) -> list[Text]:
-    """Return tables of at most `rows` rows on the same, side by side as far as they fit."""
+    """Return tables of at most `rows` rows on hosts, pauses and buffers, side by side."""
     tables = []
-    if (hosts := host_figures(testbed, snapshot)) is not None:
+    if (hosts := host_metrics(testbed, snapshot)) is not None:
         tables.append(_hosts_table(testbed, hosts, rows))
-    if (stopping := stop_figures(testbed, snapshot)) is not None:
-        tables.append(_stops_table(testbed, stopping, rows, arrow))
-    if (buffers := buffer_figures(testbed, snapshot)) is not None:
+    if (pauses := pause_metrics(testbed, snapshot)) is not None:
+        tables.append(_pauses_table(testbed, pauses, rows, arrow))
+    if (buffers := buffer_metrics(testbed, snapshot)) is not None:
         tables.append(_buffers_table(testbed, buffers, rows))
     lines: list[list[str]] = []
     used = 0
-    for table in (aligned(rows) for rows in tables if len(rows) > 1):
+    for table in (align_columns(rows) for rows in tables if len(rows) > 1):
         wide = len(table[0])
         if lines and used + len(_GAP) + wide <= width:
-            lines[-1] = _beside(lines[-1], table)
+            lines[-1] = _side_by_side(lines[-1], table)
             used += len(_GAP) + wide
         else:
             lines.append(table)
             used = wide
     return [
-        Text(line, style="" if place else "dim")
+        Text(line, style="" if index else "dim")
         for block in lines
-        for place, line in enumerate(block)
+        for index, line in enumerate(block)
     ]
 
 
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return rows of cells as lines of one width: the first column left, the others right."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows of cells as lines of equal width: the first column left-aligned, others right."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return ["  ".join(_padded(row, widths)) for row in rows]
 
 
@@ -213,108 +215,108 @@ def _padded(row: tuple[str, ...], widths: list[int]) -> list[str]:
     return [first, *(f"{cell:>{w}}" for cell, w in zip(row[1:], widths[1:], strict=True))]
 
 
-def _beside(left: list[str], right: list[str]) -> list[str]:
+def _side_by_side(left: list[str], right: list[str]) -> list[str]:
     wide = max(len(line) for line in left)
     lines = max(len(left), len(right))
     pairs = zip(left + [""] * (lines - len(left)), right + [""] * (lines - len(right)), strict=True)
-    return [f"{one:<{wide}}{_GAP}{other}" for one, other in pairs]
+    return [f"{left_line:<{wide}}{_GAP}{right_line}" for left_line, right_line in pairs]
 
 
-def _stops_line(pairs: list[tuple[str, str, float]], width: int, arrow: str) -> Text:
+def _pauses_line(pairs: list[tuple[str, str, float]], width: int, arrow: str) -> Text:
     if not pairs:
-        return Text("nobody is stopped")
-    line = "stopped, of the time: "
-    for place, (device, peer, share) in enumerate(pairs):
-        text = f"{', ' if place else ''}{device} {arrow} {peer} {_percent(share)}"
-        more = f", {len(pairs) - place} more"
-        if len(line) + len(text) + len(more) > width and place:
+        return Text("no device is paused")
+    line = "paused, share of the time: "
+    for index, (device, peer, share) in enumerate(pairs):
+        text = f"{', ' if index else ''}{device} {arrow} {peer} {_percent(share)}"
+        more = f", {len(pairs) - index} more"
+        if len(line) + len(text) + len(more) > width and index:
             return Text(f"{line}{more}")
         line += text
     return Text(line)
 
 
-def _stops_table(testbed: Testbed, figures: StopFigures, count: int, arrow: str) -> _Rows:
-    pairs = stops(testbed, figures)[:count]
+def _pauses_table(testbed: Testbed, metrics: PauseMetrics, count: int, arrow: str) -> _Rows:
+    pairs = paused_pairs(testbed, metrics)[:count]
     rows = [(f"{device} {arrow} {peer}", _percent(share)) for device, peer, share in pairs]
-    return [("who stops whom", "of the time"), *rows]
+    return [("who pauses whom", "of the time"), *rows]
 
 
-def _buffers_line(testbed: Testbed, figures: BufferFigures) -> Text:
-    order = _highest(figures.peak_bytes)
+def _buffers_line(testbed: Testbed, metrics: BufferMetrics) -> Text:
+    order = _highest(metrics.peak_bytes)
     if not order:
         return Text("shared buffers are empty")
-    place = order[0]
-    peak = figures.peak_bytes[place]
+    index = order[0]
+    peak = metrics.peak_bytes[index]
     return Text(
-        f"fullest buffer: {testbed.switches[place]} {_size(figures.held_bytes[place])}, up to "
-        f"{_size(peak)} of {format_size(figures.size_bytes)} "
-        f"({_percent(peak / figures.size_bytes)}), headroom "
-        f"{_size(figures.headroom_bytes[place])}"
+        f"fullest buffer: {testbed.switches[index]} {_size(metrics.held_bytes[index])}, up to "
+        f"{_size(peak)} of {format_size(metrics.size_bytes)} "
+        f"({_percent(peak / metrics.size_bytes)}), headroom "
+        f"{_size(metrics.headroom_bytes[index])}"
     )
 
 
-def _buffers_table(testbed: Testbed, figures: BufferFigures, count: int) -> _Rows:
+def _buffers_table(testbed: Testbed, metrics: BufferMetrics, count: int) -> _Rows:
     rows = [
         (
-            testbed.switches[place],
-            _size(figures.held_bytes[place]),
-            _size(figures.peak_bytes[place]),
-            _percent(figures.peak_bytes[place] / figures.size_bytes),
-            _size(figures.headroom_bytes[place]),
+            testbed.switches[index],
+            _size(metrics.held_bytes[index]),
+            _size(metrics.peak_bytes[index]),
+            _percent(metrics.peak_bytes[index] / metrics.size_bytes),
+            _size(metrics.headroom_bytes[index]),
         )
-        for place in _highest(figures.peak_bytes)[:count]
+        for index in _highest(metrics.peak_bytes)[:count]
     ]
     return [
-        ("fullest buffers", "now", "longest", f"of {format_size(figures.size_bytes)}", "headroom"),
+        ("fullest buffers", "now", "longest", f"of {format_size(metrics.size_bytes)}", "headroom"),
         *rows,
     ]
 
 
-def _hosts_line(testbed: Testbed, figures: HostFigures) -> Text:
-    """Return what all hosts get and may send, and behind it the host that is worst off."""
+def _hosts_line(testbed: Testbed, metrics: HostMetrics) -> Text:
+    """Return a line on all hosts together, and after each metric the host with the worst value."""
     names, parts = testbed.hosts, []
-    told, rate, trip = figures.cnps_per_s, figures.rate_bps, figures.rtt_ns
-    if not np.isnan(told).all():
-        total = float(np.nansum(told))
-        worst = int(np.nanargmax(told))
-        maximum = f" ({names[worst]} {_count(told[worst])})" if total else ""
+    cnps_per_s, rate_bps, rtt_ns = metrics.cnps_per_s, metrics.rate_bps, metrics.rtt_ns
+    if not np.isnan(cnps_per_s).all():
+        total = float(np.nansum(cnps_per_s))
+        worst = int(np.nanargmax(cnps_per_s))
+        maximum = f" ({names[worst]} {_count(cnps_per_s[worst])})" if total else ""
         parts.append(f"CNPs {_count(total)}/s{maximum}")
-    if not np.isnan(rate).all():
-        worst = int(np.nanargmin(rate))
-        mean = format_rate(float(np.nanmean(rate)), 1)
-        parts.append(f"rate {mean} ({names[worst]} {format_rate(float(rate[worst]), 1)})")
-    if not np.isnan(trip).all():
-        worst = int(np.nanargmax(trip))
-        median = format_duration(float(np.nanmedian(trip)), 1)
-        parts.append(f"RTT {median} ({names[worst]} {format_duration(float(trip[worst]), 1)})")
+    if not np.isnan(rate_bps).all():
+        worst = int(np.nanargmin(rate_bps))
+        mean = format_rate(float(np.nanmean(rate_bps)), 1)
+        parts.append(f"rate {mean} ({names[worst]} {format_rate(float(rate_bps[worst]), 1)})")
+    if not np.isnan(rtt_ns).all():
+        worst = int(np.nanargmax(rtt_ns))
+        median = format_duration(float(np.nanmedian(rtt_ns)), 1)
+        parts.append(f"RTT {median} ({names[worst]} {format_duration(float(rtt_ns[worst]), 1)})")
     return Text(f"hosts: {', '.join(parts)}" if parts else "hosts: no RoCE flow")
 
 
-def _hosts_table(testbed: Testbed, figures: HostFigures, count: int) -> _Rows:
-    """Return the hosts that get the most CNPs, and of equals those of the lowest rates."""
-    told = np.nan_to_num(figures.cnps_per_s)
-    rate = np.where(np.isnan(figures.rate_bps), np.inf, figures.rate_bps)
-    order = [int(place) for place in np.lexsort((rate, -told))]
-    order = [place for place in order if told[place] > 0 or math.isfinite(rate[place])]
+def _hosts_table(testbed: Testbed, metrics: HostMetrics, count: int) -> _Rows:
+    """Return a table of the hosts with the most CNPs, and of equals those with the lowest rates."""
+    cnps_per_s = np.nan_to_num(metrics.cnps_per_s)
+    rate_bps = np.where(np.isnan(metrics.rate_bps), np.inf, metrics.rate_bps)
+    order = [int(index) for index in np.lexsort((rate_bps, -cnps_per_s))]
+    order = [index for index in order if cnps_per_s[index] > 0 or math.isfinite(rate_bps[index])]
     rows = []
-    for place in order[:count]:
-        bps, line_bps = figures.rate_bps[place], testbed.host_rate_bps(testbed.hosts[place])
+    for index in order[:count]:
+        bps, line_bps = metrics.rate_bps[index], testbed.host_rate_bps(testbed.hosts[index])
         idle = math.isnan(bps)
         rows.append(
             (
-                testbed.hosts[place],
-                _count(figures.cnps_per_s[place]),
+                testbed.hosts[index],
+                _count(metrics.cnps_per_s[index]),
                 "idle" if idle else format_rate(float(bps), 1),
                 "" if idle else _percent(bps / line_bps),
-                "" if idle else _time(figures.rtt_ns[place]),
+                "" if idle else _time(metrics.rtt_ns[index]),
             )
         )
-    return [("hosts held back", "CNPs/s", "may send", "of line", "RTT"), *rows]
+    return [("hosts slowed down", "CNPs/s", "allowed rate", "of line rate", "RTT"), *rows]
 
 
 def _highest(values: Floats) -> list[int]:
     known = np.nan_to_num(values)
-    return [int(place) for place in np.argsort(-known, kind="stable") if known[place] > 0]
+    return [int(index) for index in np.argsort(-known, kind="stable") if known[index] > 0]
 
 
 def _count(value: float) -> str:

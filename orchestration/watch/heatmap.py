@@ -1,6 +1,7 @@
-"""Lay out the fabric as rows of cells, the top tier first, with a cell per port or per device.
+"""The layout of a heat map: the fabric as rows of cells, the top tier first.
 
-Levels are numbers 0..8, drawn as heights: 0 is empty, 1 to 7 are eighths, 8 is full.
+There is a cell per port, or per device if ports have no room. Levels are numbers from 0 to 8, drawn
+as heights: 0 is empty, 1 to 7 are eighths, 8 is full.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ _NOTHING = 0.002
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell, which shows the highest value of its switch ports."""
+    """A cell, which shows the highest value of these switch ports, given by their indices."""
 
     ports: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A device with a cell per port, or, without a name, many devices with a cell each."""
+    """A device with a cell per port; or, without a name, many devices with one cell each."""
 
     name: str
     cells: tuple[Cell, ...]
 
     @property
     def width(self) -> int:
-        """The number of columns, including the name above the cells."""
+        """Return the number of columns, which the name above the cells needs as well."""
         return max(len(self.name), len(self.cells))
 
 
@@ -49,13 +50,17 @@ class MapRow:
 
     @property
     def lines(self) -> int:
-        """The number of lines of text: names if there are any, queues, and links."""
+        """Return the number of lines of text: names if there are any, queues, and links."""
         return 3 if any(block.name for block in self.blocks) else 2
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The rows, the width of their labels, what a cell stands for, and the devices without room."""
+    """The rows of a heat map.
+
+    `margin` is the width of their labels in columns, and `left_out` the number of devices that have
+    no room.
+    """
 
     rows: tuple[MapRow, ...]
     margin: int
@@ -66,15 +71,15 @@ class HeatMap:
 def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
     """Return the fabric's map in at most `width` columns and `lines` lines of text.
 
-    Cells are ports if there is room, else devices; devices without room are counted.
+    Cells are ports if all of them have room, else devices. Devices without room are counted.
     """
     tiers = sorted({testbed.device[name].tier for name in testbed.switches}, reverse=True)
     labels = {tier: tier_name(testbed, tier) for tier in tiers}
     margin = max(len(label) for label in labels.values()) + 4
-    number = {port.index: place for place, port in enumerate(testbed.switch_ports)}
+    port_index = {port.index: index for index, port in enumerate(testbed.switch_ports)}
     devices = {
         tier: [
-            (name, tuple(number[port.index] for port in testbed.ports_of[name]))
+            (name, tuple(port_index[port.index] for port in testbed.ports_of[name]))
             for name in testbed.switches
             if testbed.device[name].tier == tier
         ]
@@ -98,13 +103,17 @@ def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
         for tier in tiers
         for some in (devices[tier][at : at + room] for at in range(0, len(devices[tier]), room))
     ]
-    kept = by_device[: max(1, lines // 2)]
-    left_out = sum(len(row.blocks[0].cells) for row in by_device[len(kept) :])
-    return HeatMap(tuple(kept), margin, cell_is_port=False, left_out=left_out)
+    shown_rows = by_device[: max(1, lines // 2)]
+    left_out = sum(len(row.blocks[0].cells) for row in by_device[len(shown_rows) :])
+    return HeatMap(tuple(shown_rows), margin, cell_is_port=False, left_out=left_out)
 
 
 def level(cell: Cell, values: Floats) -> int:
-    """Return 0..8 for the highest of the cell's `values`, shape (ports,), where 1.0 is full."""
+    """Return the level of a cell, 0 to 8, or UNKNOWN.
+
+    `values` has shape (ports,), with 1.0 for full and NaN for unknown. The highest value of the
+    cell's ports counts.
+    """
     known = [value for port in cell.ports if not math.isnan(value := float(values[port]))]
     if not known:
         return UNKNOWN
@@ -115,7 +124,7 @@ def level(cell: Cell, values: Floats) -> int:
 
 
 def _wrapped(blocks: Sequence[Block], width: int) -> list[list[Block]]:
-    """Return the blocks in rows of at most `width` columns; a wider block gets its own row."""
+    """Return the blocks in rows of at most `width` columns; a wider block gets a row of its own."""
     rows: list[list[Block]] = [[]]
     used = 0
     for block in blocks:

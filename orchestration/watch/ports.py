@@ -1,4 +1,4 @@
-"""Derive figures of each switch port from a snapshot, and a run's state as JSON-ready data."""
+"""Metrics of each switch port from a snapshot, and the state of a run as JSON-ready data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from orchestration.core.knobs import ECN, KNOBS
 from orchestration.core.records import Floats, Ints
 from orchestration.core.topology import Testbed
 from orchestration.run.state import RunState, TrialState
-from orchestration.watch.devices import devices_to_json, grown, known, plain_rows
+from orchestration.watch.devices import devices_to_json, increase, json_rows, nan_if_unknown
 
 
 @dataclass(frozen=True)
-class PortFigures:
+class PortMetrics:
     """Arrays of shape (ports,), in the order of `Testbed.switch_ports`; NaN where unknown.
 
-    Bytes and packets are sums over a port's queues; `fill` is that of the fullest queue. `fill` is
-    the mean queue since the previous snapshot, divided by Kmax, or by the buffer where nothing
-    marks. `peak_bytes`, `utilisation` (0..1, including framing), `marked_packets` and
-    `marked_share` (of the packets sent) cover the same time.
+    Bytes and packets are sums over a port's queues. `fill` is the mean length of a queue since the
+    previous snapshot, divided by Kmax, or by the buffer's size where nothing marks; the fullest
+    queue of a port counts. `peak_bytes`, `utilisation` (0 to 1, with framing), `marked_packets` and
+    `marked_share` (of the packets sent) are of the same time, whose length is `window_ns`.
     """
 
     window_ns: int
@@ -36,36 +36,42 @@ class PortFigures:
     dropped_packets: Floats
 
 
-def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
-    """Return the figures of all switch ports."""
+def port_metrics(testbed: Testbed, snapshot: Snapshot) -> PortMetrics:
+    """Return the metrics of all switch ports."""
     window_ns = snapshot.t_ns - snapshot.before_ns
     buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
     rates = np.array([port.rate_bps for port in testbed.switch_ports], dtype=np.float64)
     kmax = kmax_bytes(snapshot)
     limit = np.where(kmax > 0, kmax, buffers)
-    sent_bytes = grown(snapshot, "tx_bytes")
-    sent = grown(snapshot, "tx_packets")
-    marked = grown(snapshot, "marked_packets")
+    sent_bytes = increase(snapshot, "tx_bytes")
+    sent = increase(snapshot, "tx_packets")
+    marked = increase(snapshot, "marked_packets")
     per_port = testbed.queues_per_port
 
-    def added(values: Floats) -> Floats:
+    def per_port_sum(values: Floats) -> Floats:
         total: Floats = values.reshape(-1, per_port).sum(axis=1)
         return total
 
-    on_wire = added(sent_bytes) + testbed.framing_bytes * np.nan_to_num(added(sent))
+    on_wire = per_port_sum(sent_bytes) + testbed.framing_bytes * np.nan_to_num(per_port_sum(sent))
     with np.errstate(divide="ignore", invalid="ignore"):
-        use = on_wire * 8e9 / window_ns / rates if window_ns else np.full(len(rates), np.nan)
-        share = np.where(added(sent) > 0, added(marked) / added(sent), added(marked) * 0)
-    return PortFigures(
+        utilisation = (
+            on_wire * 8e9 / window_ns / rates if window_ns else np.full(len(rates), np.nan)
+        )
+        share = np.where(
+            per_port_sum(sent) > 0,
+            per_port_sum(marked) / per_port_sum(sent),
+            per_port_sum(marked) * 0,
+        )
+    return PortMetrics(
         window_ns=window_ns,
-        queue_bytes=added(known(snapshot.qlen_bytes)),
-        peak_bytes=added(known(snapshot.peak_bytes)),
-        fill=(known(snapshot.mean_bytes) / limit).reshape(-1, per_port).max(axis=1),
-        utilisation=use,
-        sent_packets=added(sent),
-        marked_packets=added(marked),
+        queue_bytes=per_port_sum(nan_if_unknown(snapshot.qlen_bytes)),
+        peak_bytes=per_port_sum(nan_if_unknown(snapshot.peak_bytes)),
+        fill=(nan_if_unknown(snapshot.mean_bytes) / limit).reshape(-1, per_port).max(axis=1),
+        utilisation=utilisation,
+        sent_packets=per_port_sum(sent),
+        marked_packets=per_port_sum(marked),
         marked_share=share,
-        dropped_packets=added(known(snapshot.dropped_packets)),
+        dropped_packets=per_port_sum(nan_if_unknown(snapshot.dropped_packets)),
     )
 
 
@@ -76,9 +82,9 @@ def kmax_bytes(snapshot: Snapshot) -> Ints:
     return found
 
 
-def fullest(figures: PortFigures, count: int) -> list[int]:
+def fullest_ports(metrics: PortMetrics, count: int) -> list[int]:
     """Return the indices of the ports with the fullest queues, fullest first; never empty ones."""
-    fill = np.nan_to_num(figures.fill)
+    fill = np.nan_to_num(metrics.fill)
     order = np.argsort(-fill, kind="stable")[:count]
     return [int(port) for port in order if fill[port] > 0]
 
@@ -86,7 +92,7 @@ def fullest(figures: PortFigures, count: int) -> list[int]:
 def state_to_json(state: RunState) -> dict[str, Any]:
     """Return the state as JSON-ready data: the run, and each running trial with all its ports.
 
-    Unknown figures are None.
+    Unknown values are None.
     """
     counts = state.counts
     left_s = None if state.ended else counts.left_s(state.now_s)
@@ -120,15 +126,10 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
     }
     if snapshot is None:
         return about
-    figures = port_figures(trial.testbed, snapshot)
-    columns = {
-        field.name: getattr(figures, field.name)
-        for field in fields(figures)
-        if field.name != "window_ns"
-    }
+    metrics = port_metrics(trial.testbed, snapshot)
     return about | {
         "t_ns": snapshot.t_ns,
-        "window_ns": figures.window_ns,
+        "window_ns": metrics.window_ns,
         "samples": snapshot.samples,
         "late_samples": snapshot.late_samples,
         "flows_done": None if snapshot.flows_done < 0 else snapshot.flows_done,
@@ -143,14 +144,20 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
             }
             for change in snapshot.recent
         ],
-        "ports": [
-            {
-                "device": port.device,
-                "port": port.name,
-                "to": trial.testbed.peer_device(port).name,
-                **values,
-            }
-            for port, values in zip(trial.testbed.switch_ports, plain_rows(**columns), strict=True)
-        ],
+        "ports": _ports_to_json(trial.testbed, metrics),
         **devices_to_json(trial.testbed, snapshot),
     }
+
+
+def _ports_to_json(testbed: Testbed, metrics: PortMetrics) -> list[dict[str, Any]]:
+    names = [field.name for field in fields(metrics) if field.name != "window_ns"]
+    rows = json_rows(**{name: getattr(metrics, name) for name in names})
+    return [
+        {
+            "device": port.device,
+            "port": port.name,
+            "to": testbed.peer_device(port).name,
+            **values,
+        }
+        for port, values in zip(testbed.switch_ports, rows, strict=True)
+    ]

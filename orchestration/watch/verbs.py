@@ -18,23 +18,26 @@ if TYPE_CHECKING:
 
 
 _LINE_EVERY_S = 5.0
-_ENOUGH = 130
+_INTERRUPTED = 130
 
 
 @verb("Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json")
 def watch(
     run_folder: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="A campaign's folder, or one of several: the newest."),
+        typer.Argument(
+            metavar="RUN", help="A run folder, or a folder of run folders: then the newest one."
+        ),
     ] = Path("runs"),
-    once: Annotated[bool, "Print one picture and end."] = False,
-    as_json: Annotated[bool, "--json", "Print one picture as JSON, for a program."] = False,
+    once: Annotated[bool, "Print the present state once and end."] = False,
+    as_json: Annotated[bool, "--json", "Print the present state once, as JSON."] = False,
 ) -> None:
     """Watch a run: trials, queues and links of the fabric, marks, the tuner's actions, warnings.
 
-    Reads the run's folder, also over SSH and from another machine that shares the files. It writes
-    nothing, and the run takes no notice. Keys: q ends, left and right choose among running trials.
-    Without a terminal a line is printed now and then. Exit code: 0, or 130 after Ctrl-C.
+    Only the run folder is read, so this works over SSH and from another machine that shares the
+    files. Nothing is written, and the run is not disturbed. Keys: q ends, left and right select
+    another running trial. Without a terminal a line is printed at every change. Exit code: 0, or
+    130 after Ctrl-C.
     """
     from orchestration.run.state import RunReader, find_run
 
@@ -54,18 +57,18 @@ def watch(
         else:
             _in_lines(RunReader(folder))
     except KeyboardInterrupt:
-        raise typer.Exit(_ENOUGH) from None
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 def _print_once(reader: RunReader) -> None:
     from rich.console import Console
 
-    from orchestration.watch.screen import choose
+    from orchestration.watch.screen import select_trial
     from orchestration.watch.view import view
 
     console = Console()
     state = reader.read()
-    shown = choose(state, "", None)
+    shown = select_trial(state, "", None)
     height = console.height if console.is_terminal else 60
     ascii_only = console.options.ascii_only
     for line in view(state, shown, console.width, height - 1, ascii_only=ascii_only):
@@ -89,14 +92,14 @@ def _in_lines(reader: RunReader) -> None:
     """Print a status line at every change, for logs and pipes."""
     from orchestration.run.state import status_line
 
-    said = ""
+    last_counts = ""
     while True:
         state = reader.read()
         counts = (state.counts.done, state.counts.failed, len(state.counts.running), state.ended)
-        if str(counts) != said:
-            said = str(counts)
-            how = f" {state.ended}" if state.ended else ""
-            print(f"{state.name}{how}: {status_line(state.counts, state.now_s)}", flush=True)
+        if str(counts) != last_counts:
+            last_counts = str(counts)
+            ending = f" {state.ended}" if state.ended else ""
+            print(f"{state.name}{ending}: {status_line(state.counts, state.now_s)}", flush=True)
         if state.ended:
             return
         time.sleep(_LINE_EVERY_S)

@@ -128,8 +128,8 @@ def run(path, out, place, listener=None, backend=None):
 def test_a_node_that_answers_otherwise_is_refused_by_its_name(place, tmp_path, monkeypatch):
     from orchestration.cluster import workers
 
-    ours = workers.described()
-    monkeypatch.setattr(workers, "described", lambda: {**ours, "numpy": "1.0"})
+    ours = workers.code_versions()
+    monkeypatch.setattr(workers, "code_versions", lambda: {**ours, "numpy": "1.0"})
     with pytest.raises(NotReadyError, match=r"node \S+: it has numpy \S+, and the machine that"):
         run(trials.write_campaign(tmp_path), tmp_path / "runs", place)
     assert not (tmp_path / "runs").exists()
@@ -205,17 +205,17 @@ class Large(FluidBackend):
 
 def test_a_trial_that_fits_no_node_fails_at_once(place, tmp_path):
     from orchestration.cluster.cluster import Cluster
-    from orchestration.cluster.workers import ClusterWorkers, Offers
+    from orchestration.cluster.workers import ClusterWorkers, TaskFactory
 
     campaign = load_campaign(trials.write_campaign(tmp_path))
     trial = next(one for one in campaign.trials if one.tuner.name == "secn1")
-    offers = Offers(FluidBackend(), print, type("Nothing", (), {"of_value": None})())
-    offers._travels = Large()
+    factory = TaskFactory(FluidBackend(), print, type("Nothing", (), {"of_value": None})())
+    factory._bundled = Large()
     from orchestration.run.worker import Job
 
     assert isinstance(place, Cluster)
     place.slots()  # connects
-    workers = ClusterWorkers(offers, 4 << 30)
+    workers = ClusterWorkers(factory, 4 << 30)
     workers.start(Job(trial, load_testbed(trial.testbed), tmp_path / "a", tmp_path / "b"))
     ((_, message),) = workers.messages(0.1)
     assert "no node has more than 4096 MiB" in message.problems[0].what
@@ -297,10 +297,10 @@ def test_a_machine_that_is_no_node_joins_without_cpus(nodes, place, monkeypatch)
 
     said = []
     slots, before = place.slots(), len(alive())
-    with launcher.joined(nodes.address, said.append):
+    with launcher.joined_cluster(nodes.address, said.append):
         assert len(alive()) == before
     monkeypatch.setattr(launcher, "_is_node", lambda address: False)
-    with launcher.joined(nodes.address, said.append):
+    with launcher.joined_cluster(nodes.address, said.append):
         assert len(alive()) == before + 1
         assert place.slots() == slots
     assert said == []  # the cluster asks for a token

@@ -260,7 +260,7 @@ def test_a_cluster_of_the_users_own_gets_the_users_token(tmp_path):
         missing = closloop(tmp_path, *words, HOME=str(tmp_path))
         assert missing.returncode == 3
         file = tmp_path / ".ray/auth_token"
-        assert f"the Ray cluster at {address} wants a token, and {file} cannot" in missing.stderr
+        assert f"the Ray cluster at {address} requires a token, and {file} cannot" in missing.stderr
         assert "ray get-auth-token" in missing.stderr
         wrong = closloop(tmp_path, *words, HOME=str(home), RAY_AUTH_TOKEN="another-one")
         assert wrong.returncode == 3
@@ -280,4 +280,4 @@ def test_a_cluster_that_asks_for_no_token_is_used_and_warned_of(tmp_path):
         done = closloop(tmp_path, *words, HOME=str(home), RAY_AUTH_MODE="token")
         assert done.returncode == 0, done.stderr
         (line,) = [one for one in done.stderr.splitlines() if "warning" in one]
-        assert f"the Ray cluster at {address} asks for no token" in line
+        assert f"the Ray cluster at {address} requires no token" in line

@@ -24,7 +24,7 @@ def enter(namespace):
 def own_machine():
     """Give this process network and mount namespaces of its own, with an empty /run.
 
-    So interfaces, routes, mounts, what is lent, and containers are those of one file's tests,
+    So interfaces, routes, mounts, leases, and containers are those of one file's tests,
     whatever runs beside them. Control groups and BPF objects stay those of the whole machine.
     """
     place = Path.cwd()

@@ -109,11 +109,13 @@ class MemorySwitch:
             model, FakePlane(), "", self.log.append, folder / "config_db.json"
         )
         self._bridge._redis = MemoryRedis(self.memory)
-        self._bridge._fill()
+        self._bridge._fill_databases()
         for key, row in (rows or {}).items():
             self.memory.rows[CONFIG_DB][key] = dict(row)
         self._bridge.daemons.orchagent.start()
-        self._bridge._take([(key, "hset") for key in self._bridge._keys()], self._bridge.daemons)
+        self._bridge._apply_changes(
+            [(key, "hset") for key in self._bridge._keys()], self._bridge.daemons
+        )
         self._bridge._flush()
         self.memory.events.clear()
         self.first = self.rows()
@@ -123,7 +125,7 @@ class MemorySwitch:
         """Let orchagent take what was written."""
         if not self.silent and self.memory.events:
             events, self.memory.events = self.memory.events, []
-            self._bridge._take(events, self._bridge.daemons)
+            self._bridge._apply_changes(events, self._bridge.daemons)
             self._bridge._flush()
 
     def bring(self, state="present", writes=None, check_mode=False):

@@ -96,7 +96,7 @@ class FakePlane:
         self.counts = {}
         self.history = []
 
-    def mark(self, port, queue, marking):
+    def set_red(self, port, queue, marking):
         self.marking[port, queue] = marking
         self.history.append(((port, queue), marking))
 

@@ -133,7 +133,7 @@ def machine_membership():
     return struct.pack("=iHH8s", socket.if_nametoindex(FAR), 2, 0, b"")
 
 
-def test_an_error_while_it_is_built_gives_back_what_was_lent(cards, testbed, monkeypatch):
+def test_an_error_while_it_is_built_gives_leased_interfaces_back(cards, testbed, monkeypatch):
     monkeypatch.setattr(interface_leases, "require_free", lambda _: None)
     with pytest.raises(NotReadyError, match="nic9 cannot be moved to leaf1"):
         up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}", "leaf1:eth0=nic9"))
@@ -226,7 +226,7 @@ def test_a_card_that_the_kernel_has_brought_back_is_found_by_its_mark(cards, nam
     assert interface_leases.return_interface(lease) == "it had been given back"
 
 
-def test_a_loan_of_an_earlier_boot_has_nothing_to_put_back(cards, namespace, tmp_path):
+def test_a_lease_of_an_earlier_boot_has_nothing_to_put_back(cards, namespace, tmp_path):
     interface_leases.take_lease(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
     (lease,) = interface_leases.leases()
     assert (

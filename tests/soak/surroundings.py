@@ -126,7 +126,7 @@ def _is_of_a_run(pid: int) -> bool:
 
 
 def on_racks(name: str, folder: Path, kills: int, dice: random.Random) -> Iterator[Row]:
-    """Racks in real time, whose commands, agents, devices and guardians are killed."""
+    """Racks in real time, whose commands, agents, devices and reapers are killed."""
     from orchestration.bench.real_kills import disturb
 
     # a rack's sockets have names of 108 bytes at most

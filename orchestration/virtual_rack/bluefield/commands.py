@@ -57,8 +57,8 @@ def mlxreg(arguments: list[str]) -> int:
 def meson(arguments: list[str]) -> int:
     """meson setup BUILD SOURCE -Denable_all_applications=false -Denable_pcc=true: runs dpacc."""
     build, source = (Path(word) for word in arguments[1:3])
-    wanted = {"-Denable_all_applications=false", "-Denable_pcc=true"}
-    if arguments[0] != "setup" or not wanted <= set(arguments):
+    required = {"-Denable_all_applications=false", "-Denable_pcc=true"}
+    if arguments[0] != "setup" or not required <= set(arguments):
         print("ERROR: these are not the options of DOCA's guide")
         return 1
     for path in (source / "meson.build", source / "pcc/meson.build", source.parent / "VERSION"):

@@ -48,7 +48,7 @@ class Asic:
     def __init__(self, **traits):
         self.rows, self.writes, self.marking, self.log = {}, [], {}, []
         self.history = []
-        self.orchagent = Orchagent(make_model(**traits), self.write, self.mark, self.log.append)
+        self.orchagent = Orchagent(make_model(**traits), self.write, self.set_red, self.log.append)
         self.orchagent.start()
         self.writes.clear()
         self.apply_row = self.orchagent.apply_row
@@ -60,7 +60,7 @@ class Asic:
             self.rows.setdefault(key, {})[field] = value
             self.writes.append((field.removeprefix("SAI_WRED_ATTR_"), value))
 
-    def mark(self, port, queue, marking):
+    def set_red(self, port, queue, marking):
         self.marking[port, queue] = marking
         self.history.append(((port, queue), marking))
 
@@ -205,7 +205,7 @@ class Plane:
         self.port = {"Ethernet0": PortCounts()}
         self.reads = 0
 
-    def mark(self, port, queue, marking):
+    def set_red(self, port, queue, marking):
         pass
 
     def queues(self):

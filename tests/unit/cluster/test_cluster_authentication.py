@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.cluster.authentication import new_token, own_token
-from orchestration.cluster.launcher import _MADE_FOLDER, _held
+from orchestration.cluster.launcher import _MADE_FOLDER, _script
 
 # In place of `ray start`: shows what it finds, and runs until it is ended.
 PROGRAM = """\
@@ -25,7 +25,7 @@ def test_the_shell_that_holds_ray_keeps_the_token_to_itself_and_removes_it(shell
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
     token = new_token()
-    script = _held(["sh", "-c", PROGRAM], _MADE_FOLDER, token)
+    script = _script(["sh", "-c", PROGRAM], _MADE_FOLDER, token)
     assert token not in script
     process = subprocess.Popen(
         [shell, "-c", script],

@@ -9,7 +9,14 @@ import pytest
 
 from inventory.ansible import load_machines, load_rack
 from orchestration.campaign.expand import load_campaign
-from orchestration.cluster.tasks import cache_name, missing_in, own_files, packed, put, unpack
+from orchestration.cluster.tasks import (
+    cache_name,
+    input_files,
+    missing_in,
+    read_files,
+    write_executable,
+    write_files,
+)
 from orchestration.core.errors import InputError
 from orchestration.core.files import BROUGHT, here
 from orchestration.run.executors import THIS_MACHINE
@@ -74,9 +81,9 @@ def write_campaign(folder):
 
 def test_a_trials_own_files_are_those_it_is_made_from(tmp_path):
     first, second = load_campaign(write_campaign(tmp_path)).trials
-    names = {path.name for path in own_files(first)}
+    names = {path.name for path in input_files(first)}
     assert names == {"table.csv", "mine.safetensors", "mine.json", f"flows-{first.repeat}.csv"}
-    assert names != {path.name for path in own_files(second)}
+    assert names != {path.name for path in input_files(second)}
 
 
 def test_a_file_that_was_brought_is_found_by_its_own_path(tmp_path, monkeypatch):
@@ -96,17 +103,17 @@ def test_folders_come_back_as_they_were(tmp_path):
     (source / "below").mkdir(parents=True)
     (source / "a").write_bytes(b"\0\1")
     (source / "below" / "b").write_bytes(b"")
-    unpack(tmp_path / "made", packed(source))
-    assert packed(tmp_path / "made") == {"a": b"\0\1", "below/b": b""}
+    write_files(tmp_path / "made", read_files(source))
+    assert read_files(tmp_path / "made") == {"a": b"\0\1", "below/b": b""}
     with pytest.raises(OSError):
-        unpack(tmp_path / "made", packed(source))
+        write_files(tmp_path / "made", read_files(source))
     assert sorted(os.listdir(tmp_path)) == ["made", "source"]
 
 
 def test_a_cache_is_known_by_its_content(tmp_path):
     assert cache_name({"a": "1"}) == cache_name({"a": "1"}) != cache_name({"a": "2"})
     assert missing_in(tmp_path, ["x/linux"]) == ["x/linux"]
-    put(tmp_path / "x" / "linux", b"kernel")
+    write_executable(tmp_path / "x" / "linux", b"kernel")
     assert missing_in(tmp_path, ["x/linux"]) == []
     assert os.access(tmp_path / "x" / "linux", os.X_OK)
     assert os.listdir(tmp_path / "x") == ["linux"]
@@ -148,7 +155,7 @@ def test_without_the_option_trials_run_here():
 @pytest.mark.parametrize("cluster", ["nowhere", "192.0.2.1", "-x:1", "host:port"])
 def test_what_is_no_cluster_is_refused(cluster):
     pytest.importorskip("ray")
-    with pytest.raises(InputError, match="is no cluster"), executor_named(cluster):
+    with pytest.raises(InputError, match="is not a cluster"), executor_named(cluster):
         pass
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.cluster.host import Host, difference
-from orchestration.cluster.tasks import Task, TaskKind, described
+from orchestration.cluster.host import Host, version_difference
+from orchestration.cluster.tasks import Task, TaskKind, code_versions
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Failed, Finished, Progressed, work
 from traffic.patterns.incast import IncastSpec
@@ -47,7 +47,7 @@ def host(tmp_path, monkeypatch):
         made.end()
 
 
-def order_of(tmp_path, nap_s=0.0, pickled=b""):
+def task_of(tmp_path, nap_s=0.0, pickled=b""):
     """An order whose tuner's file is nowhere on this machine under its own path."""
     tuner = TunerSpec("/nowhere/mine.py:Mine", {"nap_s": nap_s})
     traffic = (IncastSpec(4, 64_000, 500_000, 0, 1_000_000),)
@@ -58,20 +58,21 @@ def order_of(tmp_path, nap_s=0.0, pickled=b""):
         duration_ns=1_000_000,
         drain_ns=20_000_000,
     )
-    duty = TaskKind(
-        *(pickled or pickle.dumps((FluidBackend(), work)), "/nowhere", described(), {}, {}), "cache"
+    kind = TaskKind(
+        *(pickled or pickle.dumps((FluidBackend(), work)), "/nowhere", code_versions(), {}, {}),
+        "cache",
     )
     text = TUNER.replace("NOTE", repr(str(tmp_path / "note")))
     files = {"/nowhere/mine.py": text.encode()}
-    return Task(duty, load_testbed("rlcc-7"), trial, files, str(tmp_path / "cache"))
+    return Task(kind, load_testbed("rlcc-7"), trial, files, str(tmp_path / "cache"))
 
 
 @pytest.mark.slow
 def test_trials_run_one_after_the_other_and_leave_nothing(host, tmp_path):
     for seed in (1, 2):
-        order = order_of(tmp_path)
-        order = dataclasses.replace(order, trial=dataclasses.replace(order.trial, seed=seed))
-        *before, (message, files) = host.said(order)
+        task = task_of(tmp_path)
+        task = dataclasses.replace(task, trial=dataclasses.replace(task.trial, seed=seed))
+        *before, (message, files) = host.replies(task)
         assert isinstance(message, Finished)
         assert message.valid
         assert all(isinstance(one, Progressed) for one, _ in before)
@@ -85,24 +86,24 @@ def test_trials_run_one_after_the_other_and_leave_nothing(host, tmp_path):
 
 
 def test_a_node_is_asked_whether_it_is_ready(host, tmp_path):
-    order = dataclasses.replace(order_of(tmp_path), trial=None)
-    ((message, files),) = host.said(order)
+    task = dataclasses.replace(task_of(tmp_path), trial=None)
+    ((message, files),) = host.replies(task)
     assert isinstance(message, Finished)
     assert files == {}
 
 
 @pytest.mark.slow
 def test_what_the_node_cannot_load_is_a_failure_and_the_host_goes_on(host, tmp_path):
-    ((message, _),) = host.said(order_of(tmp_path, pickled=b"cnowhere\nthing\n."))
+    ((message, _),) = host.replies(task_of(tmp_path, pickled=b"cnowhere\nthing\n."))
     assert isinstance(message, Failed)
     assert "ModuleNotFoundError" in message.problems[0].what
-    *_, (message, _) = host.said(order_of(tmp_path))
+    *_, (message, _) = host.replies(task_of(tmp_path))
     assert isinstance(message, Finished)
 
 
 @pytest.mark.slow
 def test_a_trial_that_nobody_waits_for_is_stopped(host, tmp_path):
-    host._connection.send(order_of(tmp_path, nap_s=600.0))  # as `said` does, but without waiting
+    host._connection.send(task_of(tmp_path, nap_s=600.0))  # as `replies` does, but without waiting
     until = time.monotonic() + PATIENCE_S
     while not (tmp_path / "note").exists():
         assert time.monotonic() < until
@@ -114,8 +115,8 @@ def test_a_trial_that_nobody_waits_for_is_stopped(host, tmp_path):
 
 
 def test_a_node_that_differs_says_in_what():
-    theirs = {**described(), "files": "0123"}
-    duty = TaskKind(b"", "/", theirs, {}, {}, "cache")
-    problem = difference(duty)
+    theirs = {**code_versions(), "files": "0123"}
+    kind = TaskKind(b"", "/", theirs, {}, {}, "cache")
+    problem = version_difference(kind)
     assert "it has files" in problem.problems[0].what
-    assert difference(dataclasses.replace(duty, versions=described())) is None
+    assert version_difference(dataclasses.replace(kind, versions=code_versions())) is None

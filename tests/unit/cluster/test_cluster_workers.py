@@ -64,13 +64,13 @@ class EndedStream:
 def test_a_message_that_does_not_arrive_is_a_lost_trial_which_runs_again(monkeypatch):
     ray, handed_out = StuckRay(), []
     made = object.__new__(ClusterWorkers)
-    made._ray, made._at_once = ray, []
+    made._ray, made._immediate = ray, []
 
     def hand_out(task):
         task.stream = Stream()
         handed_out.append(task.stream)
 
-    monkeypatch.setattr(made, "_hand_out", hand_out)
+    monkeypatch.setattr(made, "_submit", hand_out)
     task = workers._Task(job=None, begin_s=0.0)
     hand_out(task)
     made._tasks = [task]
@@ -84,7 +84,7 @@ def test_a_message_that_does_not_arrive_is_a_lost_trial_which_runs_again(monkeyp
 def test_a_cancelled_task_whose_result_never_comes_is_not_waited_for():
     ray = StuckRay()
     made = object.__new__(ClusterWorkers)
-    made._ray, made._at_once, made._impatient = ray, [], False
+    made._ray, made._immediate, made._force_close = ray, [], False
     task = workers._Task(job=None, begin_s=0.0)
     task.stream = EndedStream()
     made._tasks = [task]
@@ -94,8 +94,8 @@ def test_a_cancelled_task_whose_result_never_comes_is_not_waited_for():
 
 def test_a_trial_whose_task_ended_without_its_result_is_lost_and_runs_again(monkeypatch):
     made = object.__new__(ClusterWorkers)
-    made._ray, made._at_once = StuckRay(), []
-    monkeypatch.setattr(made, "_hand_out", lambda task: None)
+    made._ray, made._immediate = StuckRay(), []
+    monkeypatch.setattr(made, "_submit", lambda task: None)
     task = workers._Task(job=None, begin_s=0.0)
     task.stream = EndedStream()
     made._tasks = [task]

@@ -17,7 +17,7 @@ from orchestration.core.knobs import ECN
 from orchestration.run.launcher import run_campaign
 from orchestration.run.state import RunReader, find_run
 from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
-from orchestration.watch.ports import fullest, port_figures, state_to_json
+from orchestration.watch.ports import fullest_ports, port_metrics, state_to_json
 from tests.trials import incast_campaign
 
 CAMPAIGN = incast_campaign("tiny", "secn1, amt", 1)
@@ -162,12 +162,12 @@ def test_figures_of_ports_are_those_of_the_counters(run):
         mean_bytes=zero + np.arange(ports) * 100.0,
         settings={ECN.name: ECN.named(zero, zero + 1000, np.zeros(ports))},
     )
-    figures = port_figures(testbed, made)
+    figures = port_metrics(testbed, made)
     assert figures.utilisation == pytest.approx(0.5, rel=1e-3)
     assert figures.marked_share == pytest.approx(0.25, rel=1e-3)
     assert figures.fill.tolist() == pytest.approx(np.arange(ports) / 10)
     assert np.isnan(figures.dropped_packets).all()  # -1: the device does not count them
-    assert fullest(figures, 2) == [ports - 1, ports - 2]
+    assert fullest_ports(figures, 2) == [ports - 1, ports - 2]
 
 
 def test_levels_of_cells():

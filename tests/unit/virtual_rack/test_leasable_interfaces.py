@@ -1,4 +1,4 @@
-"""Which of the machine's interfaces may be lent to a rack; the rest is refused with a remedy."""
+"""Which of the machine's interfaces a rack may lease; the rest is refused with a remedy."""
 
 from dataclasses import replace
 
@@ -133,7 +133,7 @@ def test_a_cable_between_two_cards_is_not_made_and_one_to_a_card_has_no_carrier(
     assert f"link set {PORT.name} mtu {SEVEN.mtu_bytes} up" in [*ports_up(one, PORT.device)]
 
 
-def test_a_layout_keeps_what_is_lent():
+def test_a_layout_keeps_its_leases():
     layout = leased_layout(f"{PORT.label}=a")
     assert Layout.from_json(layout.to_json()).leased == layout.leased
     assert [(port.label, name) for port, name in layout.leased_ports] == [(PORT.label, "a")]

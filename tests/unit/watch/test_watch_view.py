@@ -24,7 +24,7 @@ from orchestration.core.knobs import ECN
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.state import RunningTrial, RunState, TrialCounts, TrialState
 from orchestration.watch.ports import state_to_json
-from orchestration.watch.screen import choose, meanings
+from orchestration.watch.screen import parse_keys, select_trial
 from orchestration.watch.view import view
 from tests.testbeds import leaf_spine
 
@@ -156,17 +156,17 @@ def test_pauses_buffers_and_hosts_have_lines_and_where_there_is_room_tables(tmp_
     one = stopped(tmp_path)
     lines = shown(state([one]), one, keys="q: quit")
     text = "\n".join(lines)
-    assert "stopped, of the time: leaf1 → h1 50 %" in lines
+    assert "paused, share of the time: leaf1 → h1 50 %" in lines
     assert "fullest buffer: leaf1 1MB, up to 2MB of 4MB (50 %), headroom 10KB" in lines
     # a host may send no more than its line does
     assert "hosts: CNPs 250k/s (h2 250k), rate 15Gbps (h2 5Gbps), RTT 9us (h1 9us)" in lines
     assert "fullest queues" in text
-    assert "hosts held back" not in text
+    assert "hosts slowed down" not in text
     high = shown(state([one]), one, 80, 60)
     row = next(line for line in high if line.startswith("h2 "))
     assert row.split()[:6] == ["h2", "250k", "5Gbps", "20", "%", "9us"]
     wide = shown(state([one]), one, 140, 60)
-    assert any("hosts held back" in line and "who stops whom" in line for line in wide)
+    assert any("hosts slowed down" in line and "who pauses whom" in line for line in wide)
     data = state_to_json(state([one]))["running_trials"][0]
     assert data["stops"] == [{"device": "leaf1", "peer": "h1", "share": 0.5}]
     assert data["switches"][0]["peak_bytes"] == 2_000_000
@@ -222,15 +222,15 @@ def test_the_newest_trial_is_shown_until_it_ends_or_another_is_chosen():
     old, new = trial("old"), trial("new")
     silent = dataclasses.replace(trial("silent"), snapshot=None)
     both = state([old, new, silent])
-    assert choose(both, "", None) is new
-    assert choose(both, "", old) is old
-    assert choose(both, "silent", old) is silent
-    assert choose(state([new]), "old", old) is new
-    assert choose(state([]), "", old) is old
+    assert select_trial(both, "", None) is new
+    assert select_trial(both, "", old) is old
+    assert select_trial(both, "silent", old) is silent
+    assert select_trial(state([new]), "old", old) is new
+    assert select_trial(state([]), "", old) is old
 
 
 def test_keys():
-    assert meanings("\x1b[Cn\x1b[Dpazq") == [
+    assert parse_keys("\x1b[Cn\x1b[Dpazq") == [
         "next", "next", "previous", "previous", "newest", "quit",
     ]  # fmt: skip
 
