@@ -22,9 +22,9 @@ from orchestration.render.numbers import Unit
 # The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
 SIZE_CLASSES = {
     "all": "all",
-    "small": "(0, 100KB]",
-    "medium": "(100KB, 10MB)",
-    "large": "[10MB, ∞)",
+    "small": "up to 100KB",
+    "medium": "100KB to 10MB",
+    "large": "10MB and more",
 }
 SLOWDOWN_STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
 QUANTILES = (0.5, 0.95, 0.99)

@@ -1,4 +1,4 @@
-"""The picture of a tuner's threshold changes over the queue that caused them."""
+"""The figure of a tuner's threshold changes over the queue that caused them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.render.numbers import quantity
 from orchestration.render.page import Picture
 from orchestration.results.reader import TrialResult
 
-# The most changes that can be told apart in a picture.
+# More changes could not be distinguished in a figure.
 _MAX_CHANGES = 250
 
 
@@ -38,8 +38,8 @@ def _actions_over_queue(
 ) -> Picture | None:
     """Draw a queue with the thresholds set after its readings, and pmax below.
 
-    It is the longest of the queues that were changed at least half as often as any other while
-    flows arrived. If there are too many changes, the first ones are drawn, and the queue meanwhile.
+    The queue is the longest of those that were changed at least half as often as any other while
+    flows arrived. Of too many changes, the first ones are drawn, with the queue until then.
     """
     actions, ports = result.table("actions"), result.ports
     end_ns = int(result.spec.duration_ns)
@@ -47,12 +47,12 @@ def _actions_over_queue(
     late = soon & (actions["t_ns"] > result.spec.warm_up_ns)
     if not late.any():
         return None
-    mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
-    counts = {number: int(np.count_nonzero(rows & late)) for number, rows in mine.items()}
+    changes = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
+    counts = {number: int(np.count_nonzero(rows & late)) for number, rows in changes.items()}
     lengths = measured_samples(ports, result.spec.measured_ns).qlen_bytes.mean(axis=0)
     often = [number for number, count in counts.items() if 2 * count >= max(counts.values())]
     queue = max(often, key=lambda number: float(lengths[number]))
-    rows = np.flatnonzero(mine[queue] & soon)
+    rows = np.flatnonzero(changes[queue] & soon)
     # the initial setting comes first
     rows = rows[np.argsort(actions["applied_ns"][rows], kind="stable")][: _MAX_CHANGES + 1]
     if counts[queue] > _MAX_CHANGES:
@@ -107,13 +107,14 @@ def _actions_over_queue(
     port = result.testbed.queues[queue]
     answers = _answers(seen_ns, seen, applied_ns, raised)
     drawn = int(np.count_nonzero(seen_ns > 0))
-    cut = f" The first {drawn} are drawn." if drawn < counts[queue] else ""
+    cut = f" Only the first {drawn} are drawn." if drawn < counts[queue] else ""
     return Picture(
         f"{tuner} changed the thresholds of {port.label} towards "
         f"{result.testbed.peer_device(port).name} {_times(counts[queue])}",
-        f"{answers} Repeat {repeat}, the longest of the queues that it changed often; "
-        f"{int(np.count_nonzero(late)):,} changes in all queues.{cut} Triangles: the readings that "
-        "raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back from the queue.",
+        f"{answers} Shown is repeat {repeat}, the longest of the queues that it changed often; "
+        f"there were {int(np.count_nonzero(late)):,} changes in all queues.{cut} Triangles: the "
+        "readings after which it raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back "
+        "from the queue.",
         figure,
         f"actions-{tuner}",
         {
@@ -139,8 +140,8 @@ def _answers(seen_ns: Ints, seen: Ints, applied_ns: Ints, raised: Ints) -> str:
     text = f"It {', and '.join(clauses)}." if clauses else "It left kmax as it was."
     late = (applied_ns - seen_ns)[seen_ns > 0]
     if len(late):
-        text += f" A change was in force {quantity(float(np.median(late)), 'ns')} after its "
-        text += "reading (median)."
+        median = quantity(float(np.median(late)), "ns")
+        text += f" A change took effect {median} after its reading (median)."
     return text
 
 

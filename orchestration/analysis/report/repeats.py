@@ -1,4 +1,4 @@
-"""The picture of one metric in every repeat, with mean and interval, a row per tuner."""
+"""The figure of one metric in every repeat, with mean and interval, a row per tuner."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from orchestration.render.numbers import Unit, extremes, quantity
 from orchestration.render.page import Picture, rows_of
 
 HOW_REPEATS = (
-    "Circles: one repeat each, same seed joined by a line. Diamond and bar: mean over repeats with "
-    "its 95% interval. Crosses: invalid, not averaged."
+    "A circle is one repeat; lines join repeats of the same seed. Diamond and bar: mean over "
+    "repeats with its 95% interval. Crosses: invalid trials, which are not averaged."
 )
 
 

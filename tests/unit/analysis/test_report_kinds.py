@@ -130,7 +130,7 @@ def test_samples_without_a_number_are_drawn_nowhere(written):
         rows = list(csv.DictReader(io.StringIO(text)))
         if name.startswith(("queue-leaf", "fabric")):
             assert not any("-1" in row.values() for row in rows), name
-    assert "of the cells are empty: no new number then." in made.html
+    assert "of the cells are blank, as nothing was sampled then." in made.html
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_actions_are_shown_with_the_readings_that_they_answer(written):
     assert "secn1 changed the thresholds of leaf" in made.html
     assert "8 times</h4>" in made.html
     assert "It raised kmax 6 times, after" in made.html
-    assert "in force 30us after its reading (median)" in made.html
+    assert "took effect 30us after its reading (median)" in made.html
     assert "320 changes in all queues" in made.html
 
 

@@ -65,7 +65,7 @@ def test_the_picture_names_the_most_uneven_switch(testbed):
     )
     picture = uplink_picture(shown, colours_of(["a", "b"]))
     assert picture.title == (
-        "The most uneven switch is leaf1: 75% by one port, where 50% were even, with a"
+        "The most uneven switch is leaf1: 75% by one port, where an even share is 50%, with a"
     )
     assert [list(row) for row in picture.figure.data[0]["z"]] == [[75, 25], [50, 50]]
     assert picture.data["packets"] == [30, 10, 20, 20, 0, 0, 0, 0]

@@ -56,8 +56,8 @@ def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
         ("a", "spine1", "leaf2"),
         ("b", "leaf2", "h4"),
     ]
-    assert picture.title == "spine1 stopped leaf1 the longest: 7us, with a"
-    assert "With a 3 devices were stopped by 2, for 9.9us in all; with b 1" in picture.caption
+    assert picture.title == "spine1 paused leaf1 the longest: 7us, with a"
+    assert "With a, 3 devices were paused by 2, for 9.9us in all; with b, 1" in picture.caption
     panel, other = picture.figure.data
     assert panel["y"] == ["leaf1", "leaf2", "spine1"]
     assert panel["x"] == ["h1", "h4", "leaf1", "leaf2"]
