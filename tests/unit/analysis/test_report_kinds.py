@@ -162,7 +162,7 @@ def test_of_many_tuners_pictures_show_some_and_tables_all(written):
     made = written(seeds=(1, 2), tuners=many)
     rows = list(csv.DictReader(io.StringIO(made.csv["fct-cdf.csv"])))
     assert len({row["tuner"] for row in rows}) == MAX_TUNERS
-    assert f"Pictures show {MAX_TUNERS} of 9 tuners" in made.html
+    assert f"Figures show {MAX_TUNERS} of 9 tuners" in made.html
     assert made.html.count("<td>static(kmax_bytes=50000, kmin_bytes=8000)</td>") > 5
 
 
