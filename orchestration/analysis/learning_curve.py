@@ -21,7 +21,7 @@ def write_curve(table: Path, title: str) -> Path:
     from orchestration.render.figure import Figure
     from orchestration.render.figure_style import base_figure, line
     from orchestration.render.html import page_html, replace_file
-    from orchestration.render.page import Page, Picture, Pictures
+    from orchestration.render.page import CaptionedFigure, FigureGrid, Page
 
     rows, judged = _rows(table), _rows(table.with_name(HELD_OUT))
     episodes = [int(row["episodes"]) for row in rows]
@@ -45,7 +45,7 @@ def write_curve(table: Path, title: str) -> Path:
     figure.update_xaxes(title={"text": "episodes"}, row=panels)
     data = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
     said = _change([float(row["reward"]) for row in rows]) + _held_out(judged)
-    drawn = Pictures([Picture(said, "", figure, "curve", data)])
+    drawn = FigureGrid([CaptionedFigure(said, "", figure, "curve", data)])
     page = table.with_suffix(".html")
     replace_file(page, page_html(Page(f"Training of {title}", blocks=[drawn])))
     return page

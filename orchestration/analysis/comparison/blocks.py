@@ -17,7 +17,16 @@ from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, p_value, quantity
-from orchestration.render.page import Block, Heading, Items, Key, Page, Paragraph, Pictures, Section
+from orchestration.render.page import (
+    Block,
+    FigureGrid,
+    Heading,
+    Items,
+    Key,
+    Page,
+    Paragraph,
+    Section,
+)
 from orchestration.render.table import Column, Row, Table, Text, code, strong
 from orchestration.results.reader import TrialResult
 
@@ -87,7 +96,7 @@ def _cell(cell: ComparedCell, comparison: RunComparison, *, drawn: bool) -> list
     about = f"{sentences.pairs(cell)} of trials, paired by {cell.paired_by}."
     note = f"{sentences.margins_note(comparison)} {_ABOUT_P}"
     causes = cause_table(cell)
-    drawings = _pictures(cell) if drawn else []
+    drawings = _figure_grids(cell) if drawn else []
     return [
         Paragraph(about, "caption"),
         verdict_table(cell),
@@ -105,12 +114,12 @@ def _cell(cell: ComparedCell, comparison: RunComparison, *, drawn: bool) -> list
     ]
 
 
-def _pictures(cell: ComparedCell) -> list[Pictures]:
+def _figure_grids(cell: ComparedCell) -> list[FigureGrid]:
     return [
-        Pictures([figures.forest(cell, _COLOURS["B"])]),
-        Pictures([figures.slowdown_cdf(cell, _COLOURS), *figures.by_size(cell, _COLOURS)]),
-        Pictures([figures.queue_ccdf(cell, _COLOURS), figures.ports(cell, _COLOURS)]),
-        Pictures([figures.timelines(cell, _COLOURS)]),
+        FigureGrid([figures.forest(cell, _COLOURS["B"])]),
+        FigureGrid([figures.slowdown_cdf(cell, _COLOURS), *figures.by_size(cell, _COLOURS)]),
+        FigureGrid([figures.queue_ccdf(cell, _COLOURS), figures.ports(cell, _COLOURS)]),
+        FigureGrid([figures.timelines(cell, _COLOURS)]),
     ]
 
 

@@ -38,14 +38,14 @@ from orchestration.render.figure_style import (
     size_ticks,
 )
 from orchestration.render.numbers import quantity
-from orchestration.render.page import Picture
+from orchestration.render.page import CaptionedFigure
 
 _MARGIN_COLOUR = "#e3efe3"
 # Axes of ratios end at this factor; values beyond it are drawn at the end.
 _WIDEST = 8.0
 
 
-def forest(cell: ComparedCell, colour: str) -> Picture:
+def forest(cell: ComparedCell, colour: str) -> CaptionedFigure:
     """Draw each metric's relative difference with its interval, over its margin."""
     drawn = [item for item in cell.metrics if math.isfinite(item.interval.relative)][::-1]
     figure = base_figure(height=86 + 34 * len(drawn))
@@ -55,7 +55,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
         ends += _estimate(figure, row, item, colour)
     ratio_axes(figure, "B against A", ends, [-0.6, len(drawn) - 0.2])
     count = sum(item.verdict == DIFFERENT for item in drawn)
-    return Picture(
+    return CaptionedFigure(
         f"{count} of {len(drawn)} metrics {'differs' if count == 1 else 'differ'} by more than "
         f"{'its' if count == 1 else 'their'} margin",
         "Difference relative to A with its 95% interval, on a log axis. Green: the margin. Filled "
@@ -96,7 +96,7 @@ def _within(ratio: float) -> float:
     return min(_WIDEST, max(1 / _WIDEST, ratio))
 
 
-def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
+def slowdown_cdf(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw the slowdown distributions of both runs."""
     distribution = mean_distribution(cell.pairs, METRICS[SLOWDOWN_WASSERSTEIN])
     if distribution is None:
@@ -124,7 +124,7 @@ def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         f" The widest gap is {100 * gaps[worst]:.1f} percentage points, at {edges[worst]:.2f} "
         "(black: the Kolmogorov-Smirnov distance)."
     )
-    return Picture(
+    return CaptionedFigure(
         f"Half of the flows have a slowdown of up to {_median(edges, shares[0])} in A, "
         f"{_median(edges, shares[1])} in B",
         "Distribution of the slowdown over all flows, mean over repeats."
@@ -143,7 +143,7 @@ def _changes(share: Floats) -> np.ndarray:
     return np.flatnonzero(rises[:-1] | rises[1:])
 
 
-def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
+def queue_ccdf(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw the share of queue samples longer than x in both runs."""
     distribution = mean_distribution(cell.pairs, METRICS[QUEUE_WASSERSTEIN])
     if distribution is None:
@@ -165,7 +165,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         return None
     queue_share_axes(figure, floor, longest, room=1.3)
     p99 = [float(edges[int(np.searchsorted(share, 0.99))]) for share in shares]
-    return Picture(
+    return CaptionedFigure(
         f"1% of the time a queue is longer than {quantity(p99[0], 'bytes')} in A, "
         f"{quantity(p99[1], 'bytes')} in B"
         if any(p99)
@@ -175,7 +175,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     )
 
 
-def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
+def by_size(cell: ComparedCell, colours: Colours) -> list[CaptionedFigure]:
     """Draw the mean slowdown by flow size in both runs, and its relative difference."""
     sizes = cell.subgroups.sizes
     if not sizes:
@@ -222,8 +222,10 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
         flow_size_axis(figure, [group.upto_bytes for group in sizes], room=0.5)
     sure = sum(group.surely_differs for group in sizes)
     return [
-        Picture("Mean slowdown by flow size", "Each point is about a tenth of all flows.", both),
-        Picture(
+        CaptionedFigure(
+            "Mean slowdown by flow size", "Each point is about a tenth of all flows.", both
+        ),
+        CaptionedFigure(
             f"In {sure} of {len(sizes)} groups of flow sizes the interval excludes 0",
             "Relative difference of the mean slowdown with its 95% interval, which is not "
             "corrected for the number of groups. Green: the margin.",
@@ -241,7 +243,7 @@ _ROWS = {
 }
 
 
-def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
+def timelines(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw queues, utilisation and marks over time in both runs, each with the difference."""
     lines = cell.subgroups.timelines
     if not lines:
@@ -274,7 +276,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
         title = f"The queues first differ at {format_duration(parted)}"
     elif any(aligned.name == "queued_bytes" for aligned in lines):
         title = "The queues never differ"
-    return Picture(
+    return CaptionedFigure(
         title,
         "Mean over repeats at the same times. Black: B minus A, with its 95% interval if there are "
         "several pairs. Dashed: when the queues first differ by a tenth for three samples in a "
@@ -283,7 +285,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
     )
 
 
-def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
+def ports(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw the mean lengths of the queues that differ most between the runs."""
     gaps = [gap for gap in cell.subgroups.ports if gap.gap_bytes][:_PORTS][::-1]
     if not gaps:
@@ -314,7 +316,7 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
     )
     named_rows(figure, [-0.6, len(gaps) - 0.2])
     maximum = cell.subgroups.ports[0]
-    return Picture(
+    return CaptionedFigure(
         f"{maximum.label} differs most: {format_size(maximum.queue_a_bytes)} in A, "
         f"{format_size(maximum.queue_b_bytes)} in B",
         f"The {len(gaps)} queues whose mean length differs most, mean over repeats.",

@@ -12,14 +12,14 @@ from orchestration.core.records import MISSING, Ints
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import INK, Colours, base_figure, line
 from orchestration.render.numbers import quantity
-from orchestration.render.page import Picture
+from orchestration.render.page import CaptionedFigure
 from orchestration.results.reader import TrialResult
 
 # More changes could not be distinguished in a figure.
 _MAX_CHANGES = 250
 
 
-def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> list[Picture]:
+def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> list[CaptionedFigure]:
     """Draw one queue for each tuner that changed thresholds after the start.
 
     Raises InputError for an unreadable table.
@@ -35,7 +35,7 @@ def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> li
 
 def _actions_over_queue(
     tuner: str, result: TrialResult, repeat: int, points: int, colour: str
-) -> Picture | None:
+) -> CaptionedFigure | None:
     """Draw a queue with the thresholds set after its readings, and pmax below.
 
     The queue is the longest of those that were changed at least half as often as any other while
@@ -108,7 +108,7 @@ def _actions_over_queue(
     answers = _answers(seen_ns, seen, applied_ns, raised)
     drawn = int(np.count_nonzero(seen_ns > 0))
     cut = f" Only the first {drawn} are drawn." if drawn < counts[queue] else ""
-    return Picture(
+    return CaptionedFigure(
         f"{tuner} changed the thresholds of {port.label} towards "
         f"{result.testbed.peer_device(port).name} {_times(counts[queue])}",
         f"{answers} Shown is repeat {repeat}, the longest of the queues that it changed often; "

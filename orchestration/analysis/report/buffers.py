@@ -28,7 +28,7 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 from orchestration.results.reader import TrialResult
 
 # Brewer's Greens, which vary in lightness only; dark is full.
@@ -37,7 +37,9 @@ _SCALE = [(0, "#F1F7EF"), (0.25, "#BAE4B3"), (0.5, "#74C476"), (0.75, "#238B45")
 _MIN_SHARE = 0.1
 
 
-def buffer_pictures(shown: ShownRepeat, points: int, bins: int, colours: Colours) -> list[Picture]:
+def buffer_figures(
+    shown: ShownRepeat, points: int, bins: int, colours: Colours
+) -> list[CaptionedFigure]:
     """Draw the fullest buffer over time, and the buffers of all switches, while flows arrived.
 
     Lines have at most `points` points, heat maps at most `bins` bins of time. Nothing is drawn
@@ -72,7 +74,7 @@ def _fullest_buffer(
     switch: int,
     points: int,
     colours: Colours,
-) -> Picture:
+) -> CaptionedFigure:
     """Draw the buffer of the switch that held most over time, a panel per tuner."""
     assert testbed.switch is not None
     name, size = testbed.switches[switch], testbed.switch.buffer_bytes
@@ -101,7 +103,7 @@ def _fullest_buffer(
     size_axis(figure, top)
     time_axis(figure, len(windows))
     used = extremes({tuner: maximum / size for tuner, maximum in peaks.items()}, "share")
-    return Picture(
+    return CaptionedFigure(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
         f"Largest share in use: {used}. {_lines(pool, size, top)}{_headroom(shown)} Shown is the "
         f"switch that held most in repeat {shown.repeat}, while flows arrived.",
@@ -186,7 +188,7 @@ def _buffer_map(
     peak: Floats,
     bins: int,
     colours: Colours,
-) -> Picture:
+) -> CaptionedFigure:
     """Draw the largest share of its buffer that each switch used in each bin of time."""
     assert testbed.switch is not None
     size = testbed.switch.buffer_bytes
@@ -216,7 +218,7 @@ def _buffer_map(
         scale_title="largest share of its buffer that a switch used",
     )
     more = f" {len(rest)} more switches held less and are not drawn." if len(rest) else ""
-    return Picture(
+    return CaptionedFigure(
         f"The fullest: {_fullest(grids, names, of_time, size)}",
         "Each cell is the largest share that the switch used of its "
         f"{quantity(size, 'bytes')} within {quantity(of_time.bin_ns, 'ns')}, in repeat "

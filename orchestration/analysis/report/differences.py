@@ -41,10 +41,10 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import short_percent
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 
 
-def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
+def differences(comparisons: Sequence[Comparison], colours: Colours) -> CaptionedFigure:
     """Draw one tuner's relative differences from the baseline, one row per metric.
 
     The axis is logarithmic, so that half and twice are equally far from no difference.
@@ -68,7 +68,7 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     filled = " Filled: p < 0.05 in a paired t-test after Holm's correction for"
     tested = f"{filled} {family} comparisons." if family else ""
     columns = ("mean", "low", "high", "relative", "relative_low", "relative_high", "p_t", "n")
-    return Picture(
+    return CaptionedFigure(
         f"{real} of {len(comparisons)} differences between {tuner} and {baseline} are significant",
         f"{_largest(comparisons)} Mean difference relative to {baseline}, paired by seed, with its "
         f"95% interval (Fieller's), on a log axis.{tested}",
@@ -155,7 +155,7 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
     return values
 
 
-def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
+def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure | None:
     """Draw a metric's relative difference in every pair, a row per tuner; None without pairs."""
     values = paired_values(condition, key)[::-1]
     if not values:
@@ -186,7 +186,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
         for item in values[::-1]
     ]
     ranges = [_pair_range(item) for item in values[::-1]]
-    return Picture(
+    return CaptionedFigure(
         f"{label[0].upper() if label[0] == 'm' else label[0]}{label[1:]} against "
         f"{values[0].baseline}: higher {', '.join(clauses)}",
         f"{' '.join(ranges)} A circle is one pair of trials with the same flows. Diamond and bar: "
@@ -244,7 +244,7 @@ class _Convergence:
         return list(zip(range(1, len(self.mean) + 1), self.mean, self.low, self.high, strict=True))
 
 
-def convergence(condition: Condition, key: str, colours: Colours) -> Picture | None:
+def convergence(condition: Condition, key: str, colours: Colours) -> CaptionedFigure | None:
     """Draw a metric's estimate and interval over the number of repeats; None for fewer than two.
 
     It shows the paired difference from the baseline or, without a baseline, the mean, in percent.
@@ -296,7 +296,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
         known = f"is 0: {IDENTICAL}"
     elif not math.isfinite(widest.half_width):
         known = "has no interval yet"
-    return Picture(
+    return CaptionedFigure(
         f"After {maximum} repeats {what} {known}",
         f"{' '.join(_half_width_text(path) for path in paths)} "
         f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "

@@ -24,7 +24,7 @@ from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.units import format_size
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 from orchestration.results.reader import TrialResult
 
 # Shorter queues, of less than a full frame, are drawn as empty ones.
@@ -40,7 +40,7 @@ _NAMES_PIXELS = 86
 _PausedPairs = Counter[tuple[str, str]]
 
 
-def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Picture | None:
+def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
     """Draw the longest queue of the busiest ports in each bin of time, on a log scale.
 
     There are at most `bins` bins. None without samples.
@@ -93,7 +93,7 @@ def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Picture |
         left += f" {len(worst) - len(sampled)} ports have no samples."
     if empty := float(np.mean([np.isnan(grid).mean() for grid in grids.values()])):
         left += f" {100 * empty:.0f}% of the cells are blank, as nothing was sampled then."
-    return Picture(
+    return CaptionedFigure(
         f"The longest queue: {quantity(peaks[tuner], 'bytes')} at {names[row]} towards "
         f"{testbed.peer_device(ports[row]).name} around "
         f"{quantity(float(of_time.begins_ns[bin_index]), 'ns')}, with {tuner}",
@@ -127,7 +127,7 @@ def _busy(grids: Mapping[str, Floats], names: Sequence[str]) -> str:
     return sentence(clauses)
 
 
-def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
+def uplink_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None:
     """Draw each uplink's share of its switch's packets; None if no switch has several uplinks."""
     packets = {
         tuner: packets_by_uplink(result.testbed, after_warm_up(result, "queue"))
@@ -163,7 +163,7 @@ def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
             f"The most uneven switch is {name}: {float(np.nanmax(parts)):.0%} by one port, where "
             f"an even share is {1 / len(parts):.0%}, with {tuner}"
         )
-    return Picture(
+    return CaptionedFigure(
         title,
         "Each cell is an uplink's share of the packets that its switch sent to the tier above, in "
         f"repeat {shown.repeat}. With an even spread, the cells of a row are equal."
@@ -191,7 +191,7 @@ def _uplinks(rows: Mapping[str, Ints], wide: int) -> dict[str, list[object]]:
     }
 
 
-def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
+def pause_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None:
     """Draw for how long each device (row) paused each of its neighbours (columns) by PFC.
 
     Times of several cables and classes between two devices are added. None if none was paused.
@@ -232,7 +232,7 @@ def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
         f"{len({a for a, _ in pairs})}, for {quantity(pairs.total(), 'ns')} in all"
         for tuner, pairs in paused_ns.items()
     )
-    return Picture(
+    return CaptionedFigure(
         f"{longest[0]} paused {longest[1]} the longest: {quantity(max_ns, 'ns')}, with "
         f"{with_tuner}",
         f"{counts} Each cell is how long the device of the row paused that of the column, summed "

@@ -28,7 +28,7 @@ from orchestration.core.records import MISSING, Floats, Samples
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.render.numbers import Unit, extremes, quantity
-from orchestration.render.page import Picture, lines_of
+from orchestration.render.page import CaptionedFigure, lines_of
 
 # Brewer's Purples, which vary in lightness only; dark is a low rate, and all differ from the page.
 _SCALE = [(0, "#3F007D"), (0.25, "#6A51A3"), (0.5, "#9E9AC8"), (0.75, "#CBC9E2"), (1, "#EFEDF5")]
@@ -42,7 +42,7 @@ def _windows(shown: ShownRepeat) -> dict[str, Samples]:
     }
 
 
-def rate_picture(shown: ShownRepeat, bins: int, colours: Colours) -> Picture | None:
+def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
     """Draw the lowest rate that each host was allowed in each bin of time, of its line rate.
 
     There are at most `bins` bins. The hosts with the most CNPs are drawn or, under a congestion
@@ -122,7 +122,7 @@ def rate_picture(shown: ShownRepeat, bins: int, colours: Colours) -> Picture | N
     if cnps and (hidden := len(testbed.hosts) - len(rows)):
         more = max(int(np.delete(got, rows).max()) for got in cnps.values())
         left = f" {hidden} more hosts are not drawn: none of them got more than {more:,} CNPs."
-    return Picture(
+    return CaptionedFigure(
         f"{hosts[row]} {maximum}, with {tuner}",
         f"{sentence(clauses)} Each cell is the lowest sampled rate that congestion control "
         "allowed to all unfinished flows of the host together, in "
@@ -179,7 +179,7 @@ _PANEL_PIXELS, _AROUND_PIXELS, _GAP = 140, 70, 0.07
 _Lines = Mapping[str, Mapping[str, Floats]]
 
 
-def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> Picture | None:
+def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
     """Draw a panel each for CNPs, rates and round-trip times, with a line per tuner.
 
     Lines have at most `bins` points. A panel without values is left out; None without RoCE flows.
@@ -220,7 +220,7 @@ def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> Picture |
         tuner: {_PANELS[key].column: lines[tuner].tolist() for key, lines in panels.items()}
         for tuner in windows
     }
-    return Picture(
+    return CaptionedFigure(
         first.title.format(extremes(means, first.unit)),
         f"{_peaks(panels, of_time)} Rates, which are at most the line rate, and round-trip times "
         "are those of hosts with unfinished RoCE flows. There is one value per "

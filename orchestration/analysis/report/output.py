@@ -114,10 +114,10 @@ _ESTIMATE = ("mean", "low", "high", "n")
 _DIFFERENCE = ("mean", "low", "high", "relative", "relative_low", "relative_high")
 
 
-def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> list[Path]:
+def write_csv(folder: Path, summary: Summary, figures: Mapping[str, str]) -> list[Path]:
     """Write trials, estimates, comparisons and the data of figures; return the files' paths.
 
-    `pictures` is file name -> CSV text. Raises NotReadyError if the folder cannot be written.
+    `figures` is file name -> CSV text. Raises NotReadyError if the folder cannot be written.
     """
     data = {"trials": _trials, "estimates": _estimates, "comparisons": _comparisons}
     tables = {f"{name}.csv": csv_text(rows(summary)) for name, rows in data.items()}
@@ -126,7 +126,7 @@ def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> li
     except OSError as error:
         raise unwritable(folder, error, "give a folder: --csv DIR") from error
     paths = []
-    for name, text in {**tables, **pictures}.items():
+    for name, text in {**tables, **figures}.items():
         paths.append(folder / name)
         replace_file(paths[-1], text)
     return paths

@@ -34,7 +34,7 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.page import Picture, lines_of, rows_of
+from orchestration.render.page import CaptionedFigure, lines_of, rows_of
 from orchestration.results.reader import TrialResult
 
 
@@ -148,7 +148,7 @@ _NAME_SHARE = 0.06
 _CORNER_CHARACTERS = 36
 
 
-def queue_distribution(condition: Condition, colours: Colours) -> Picture | None:
+def queue_distribution(condition: Condition, colours: Colours) -> CaptionedFigure | None:
     """Draw the share of queue samples longer than x: mean and range over repeats.
 
     None if no trial has queue samples, or if all queues were empty.
@@ -193,7 +193,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     empty = {tuner: 1 - float(rows[0, 0]) for tuner, rows in shares.items()}
     names_of = ("share", "share_low", "share_high")
     columns = {name: dict(zip(names_of, c.tolist(), strict=True)) for name, c in shares.items()}
-    return Picture(
+    return CaptionedFigure(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}"
         if any(value > 0 for value in p99.values())
         else "Queues are empty 99% of the time or more",
@@ -207,7 +207,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     )
 
 
-def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
+def queue_timeline(queue: QueueTimelines, colours: Colours) -> CaptionedFigure:
     """Draw one queue over time, a row per tuner, with the thresholds in force."""
     lines = queue.timelines
     figure = Figure(len(lines), gap=0.05, same_y=True)
@@ -229,7 +229,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     means = {item.tuner: item.mean_bytes for item in lines}
     how = " Dotted: kmin, dashed: kmax, as read back from the queue."
     how = how if any(len(item.set_ns) for item in lines) else ""
-    return Picture(
+    return CaptionedFigure(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
         f"{queue.repeat}, while flows arrived.{how}",

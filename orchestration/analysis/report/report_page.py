@@ -9,10 +9,10 @@ from orchestration.analysis.answer import answers, answers_note, validity_text
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
-from orchestration.analysis.report.buffers import buffer_pictures
+from orchestration.analysis.report.buffers import buffer_figures
 from orchestration.analysis.report.differences import convergence
-from orchestration.analysis.report.fabric import fabric_heatmap, pause_picture, uplink_picture
-from orchestration.analysis.report.nics import nics_over_time, rate_picture
+from orchestration.analysis.report.fabric import fabric_heatmap, pause_figure, uplink_figure
+from orchestration.analysis.report.nics import nics_over_time, rate_figure
 from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
@@ -36,14 +36,14 @@ from orchestration.render.figure_style import Colours, colours_of
 from orchestration.render.html import Rendered, render
 from orchestration.render.page import (
     Block,
+    CaptionedFigure,
+    FigureGrid,
     Heading,
     Items,
     Key,
     Links,
     Page,
     Paragraph,
-    Picture,
-    Pictures,
     Section,
 )
 
@@ -200,21 +200,21 @@ class _Report:
         if all(trial.spec.load_balancing == ECMP for trial in self._summary.trials):
             return []
         keys = ("uplink_imbalance", "out_of_order_share", "reroutes_per_flow")
-        drawn = self._grid(condition, [uplink_picture(shown, self._colours)])
+        drawn = self._grid(condition, [uplink_figure(shown, self._colours)])
         return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, keys)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        held = buffer_pictures(shown, self._points, self._bins, self._colours)
+        held = buffer_figures(shown, self._points, self._bins, self._colours)
         parts = self._part(condition, "Shared buffers", held)
         if parts:
             parts.append(self._repeats(condition, ("buffer_max_bytes", "headroom_max_bytes")))
-        if paused := pause_picture(shown, self._colours):
+        if paused := pause_figure(shown, self._colours):
             counted = repeats(condition, "pauses_sent", self._colours)
             parts += self._part(condition, "PFC pauses: who stopped whom", [paused, counted])
         return parts
 
     def _hosts(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        drawn = [draw(shown, self._bins, self._colours) for draw in (rate_picture, nics_over_time)]
+        drawn = [draw(shown, self._bins, self._colours) for draw in (rate_figure, nics_over_time)]
         parts = self._part(condition, "RoCE NICs: CNPs, rates, round trips", drawn)
         keys = ("cnps", "rate_mean_bps", "rtt_p99_ns")
         return [*parts, self._repeats(condition, keys)] if parts else []
@@ -223,29 +223,29 @@ class _Report:
         keys = ("marked_share", "utilisation_hosts", "utilisation_fabric")
         own = [metric.key for metric in METRICS.own]
         fabric, missing = fabric_table(condition)
-        pictures = self._repeats(condition, [*keys, *own])
+        figures = self._repeats(condition, [*keys, *own])
         parts: list[Block] = []
-        if any(pictures.pictures):
-            parts += [Heading("Marking and utilisation"), pictures]
+        if any(figures.figures):
+            parts += [Heading("Marking and utilisation"), figures]
         parts.append(Paragraph(marking_text(condition), "caption"))
         return [*parts, *([fabric] if fabric else []), Paragraph(missing, "note")]
 
-    def _repeats(self, condition: Condition, keys: Sequence[str]) -> Pictures:
-        pictures = [repeats(condition, key, self._colours) for key in keys]
-        return self._grid(condition, pictures, wide=False)
+    def _repeats(self, condition: Condition, keys: Sequence[str]) -> FigureGrid:
+        figures = [repeats(condition, key, self._colours) for key in keys]
+        return self._grid(condition, figures, wide=False)
 
     def _part(
-        self, condition: Condition, heading: str, pictures: Sequence[Picture | None]
+        self, condition: Condition, heading: str, figures: Sequence[CaptionedFigure | None]
     ) -> list[Block]:
         """Return pictures below a heading, nothing without pictures."""
-        return [Heading(heading), self._grid(condition, pictures)] if any(pictures) else []
+        return [Heading(heading), self._grid(condition, figures)] if any(figures) else []
 
     def _grid(
-        self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True
-    ) -> Pictures:
+        self, condition: Condition, figures: Sequence[CaptionedFigure | None], *, wide: bool = True
+    ) -> FigureGrid:
         # only characters that any file system accepts
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", condition.label).strip("-").lower() or "condition"
-        return Pictures(pictures, wide, f"{slug}-" if self._several else "")
+        return FigureGrid(figures, wide, f"{slug}-" if self._several else "")
 
     def trials(self) -> Section:
         about = (

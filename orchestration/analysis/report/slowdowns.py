@@ -24,7 +24,7 @@ from orchestration.render.figure_style import (
     name_line,
 )
 from orchestration.render.numbers import Unit, interval, quantity
-from orchestration.render.page import Picture, lines_of
+from orchestration.render.page import CaptionedFigure, lines_of
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
 # column of a trial's metrics -> name of the data, verb, unit, title of the axis
@@ -36,7 +36,7 @@ _DISTRIBUTIONS: dict[str, tuple[str, str, Unit, str]] = {
 _SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
 
 
-def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> Picture:
+def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> CaptionedFigure:
     """Draw one quantile of the slowdown over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {}
@@ -57,7 +57,7 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
     )
 
 
-def fct_by_size(condition: Condition, colours: Colours) -> Picture:
+def fct_by_size(condition: Condition, colours: Colours) -> CaptionedFigure:
     """Draw the mean FCT over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {arm.tuner: _mean_fcts(arm, condition.interim) for arm in arms}
@@ -102,7 +102,7 @@ def _by_size(
     title: str,
     how: str,
     name: str,
-) -> Picture:
+) -> CaptionedFigure:
     """Draw curves of shape (4: mean, low, high, flows; groups) over the size groups."""
     axis, column = ("mean FCT", "mean_fct") if unit == "ns" else ("slowdown", "slowdown")
     sizes = arms[0].by_size.upto_bytes
@@ -138,7 +138,7 @@ def _by_size(
         }
         for tuner, (mean, low, high, flows) in curves.items()
     }
-    return Picture(
+    return CaptionedFigure(
         title,
         f"{_widest_gap(curves, sizes, unit)} {how}",
         figure,
@@ -182,7 +182,9 @@ def _lowest(arms: Sequence[Arm], quantile: int) -> str:
     return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
 
 
-def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Colours) -> Picture:
+def cdf(
+    condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Colours
+) -> CaptionedFigure:
     """Draw the share of flows with a slowdown, or a completion time, of at most x."""
     name, verb, unit, title = _DISTRIBUTIONS[column]
     figure = base_figure(height=330)
@@ -215,7 +217,7 @@ def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Co
     figure.update_yaxes(title="flows, %", range=[-2, 102])
     names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
     columns = {tuner: dict(zip(names, c.tolist(), strict=True)) for tuner, c in curves.items()}
-    return Picture(
+    return CaptionedFigure(
         f"Half of the flows {verb} at most {_at(curves, 0.5, unit)}",
         f"1 in 20 flows {verb} over {_at(curves, 0.95, unit)}. {_apart(curves, unit)}"
         "All finished flows of all valid repeats together; band: range over the repeats.",
