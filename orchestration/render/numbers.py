@@ -82,14 +82,15 @@ def with_error(estimate: Estimate, unit: Unit) -> str:
 
 
 def extremes(values: Mapping[str, float], unit: Unit) -> str:
-    """Return `180KB with secn1, 420KB with secn2`; of over three, the lowest and the highest."""
+    """Return `180KB with secn1, 420KB with secn2`; of over three, `180KB with x to 1MB with y`."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     if not known:
         return "nothing measured"
+    between = ", "
     if len(known) > 3:
         low, high = (pick(known, key=known.__getitem__) for pick in (min, max))
-        known = {low: known[low], high: known[high]}
-    return ", ".join(f"{quantity(value, unit)} with {name}" for name, value in known.items())
+        known, between = {low: known[low], high: known[high]}, " to "
+    return between.join(f"{quantity(value, unit)} with {name}" for name, value in known.items())
 
 
 def count(value: float, one: str, more: str = "") -> str:

@@ -350,5 +350,5 @@ def test_differences_have_signs_and_percentages_do_not():
 
 def test_of_many_tuners_the_extremes_are_named():
     values = {"a": 3.0, "b": 1.0, "c": 2.0, "d": 4.0}
-    assert extremes(values, "ratio") == "1.00 with b, 4.00 with d"
+    assert extremes(values, "ratio") == "1.00 with b to 4.00 with d"
     assert extremes({"a": math.nan}, "ratio") == "nothing measured"
