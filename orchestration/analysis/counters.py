@@ -7,6 +7,7 @@ IPv4 and TCP with timestamps, plus the payload. On the wire `Testbed.framing_byt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -152,46 +153,34 @@ def check_delivered(
     RoCE's headers are shorter than TCP's, but those of CNPs; telemetry may make them longer.
     Hosts whose port was not sampled at the end are not checked.
     """
-    hosts = {name: number for number, name in enumerate(testbed.hosts)}
-    payload, packets = np.zeros(len(hosts)), np.zeros(len(hosts))
-    attached = np.zeros(len(hosts))
-    unread = per_port(testbed, (record.ports.tx_bytes[-1] == MISSING).astype(np.int64)) > 0
-    port_bytes = per_port(testbed, record.ports.tx_bytes[-1])
-    port_packets = per_port(testbed, record.ports.tx_packets[-1])
-    judged = np.ones(len(hosts), dtype=bool)
-    for number, port in enumerate(testbed.switch_ports):
-        host = hosts.get(testbed.peer_device(port).name)
-        if host is not None:
-            judged[host] &= not unread[number]
-            sent, count = port_bytes[number], port_packets[number]
-            payload[host] += sent - HEADER_BYTES * count
-            packets[host] += count
-            attached[host] += 1
+    hosts = len(testbed.hosts)
+    ports = _sent_to_hosts(testbed, record.ports)
 
     def per_host(host: Ints, weight: Ints | Floats) -> Floats:
-        return np.bincount(host, weight, len(hosts)).astype(np.float64)
+        return np.bincount(host, weight, hosts).astype(np.float64)
 
     done = record.flows.status == DONE
     finished = per_host(schedule.dst, np.where(done, schedule.size_bytes, 0))
     resent = per_host(schedule.dst, record.flows.retransmits * testbed.mss_bytes)
     maximum = per_host(schedule.dst, schedule.size_bytes) + resent
     ones = np.ones(len(schedule))
-    slack = _PORT_SLACK_BYTES * attached + _FLOW_SLACK_BYTES * (
+    slack = _PORT_SLACK_BYTES * ports.attached + _FLOW_SLACK_BYTES * (
         per_host(schedule.dst, ones) + per_host(schedule.src, ones)
     )
     lossy = per_host(schedule.src, record.flows.retransmits) > 0
-    acknowledgements = np.maximum(0, packets - finished / testbed.mss_bytes)
+    acknowledgements = np.maximum(0, ports.packets - finished / testbed.mss_bytes)
     sack = np.where(lossy, _SACK_BYTES * acknowledgements, 0)
     low = finished * (1 - DELIVERED_TOLERANCE) - slack
     high = maximum * (1 + DELIVERED_TOLERANCE) + slack + sack
     if trial.host.roce is not None:
         carried = -(-schedule.size_bytes // trial.host.roce.payload_bytes)
         full = per_host(schedule.dst, roce_flows(testbed, trial, schedule) * carried)
-        other = np.maximum(0, packets - full)
+        other = np.maximum(0, ports.packets - full)
         low -= (HEADER_BYTES - ROCE_HEADER_BYTES) * full + (HEADER_BYTES - _ROCE_ACK_BYTES) * other
         high += (_CNP_BYTES - HEADER_BYTES) * other
-        high += trial.host.roce.telemetry_bytes * packets
-    wrong = np.flatnonzero((attached > 0) & judged & ((payload < low) | (payload > high)))
+        high += trial.host.roce.telemetry_bytes * ports.packets
+    payload = ports.payload_bytes
+    wrong = np.flatnonzero(ports.known & ((payload < low) | (payload > high)))
     if len(wrong):
         worst = int(wrong[np.argmax(np.abs(payload - finished)[wrong])])
         yield Reason(
@@ -199,9 +188,40 @@ def check_delivered(
             "invalid",
             f"the ports towards {testbed.hosts[worst]} sent {format_size(payload[worst])} of "
             f"payload, its flows account for {format_size(finished[worst])} to "
-            f"{format_size(maximum[worst])}; {len(wrong)} of {len(hosts)} hosts disagree by "
-            "over 1%",
+            f"{format_size(maximum[worst])}; {len(wrong)} of {hosts} hosts disagree by over 1%",
         )
+
+
+@dataclass(frozen=True)
+class _SentToHosts:
+    """What ports sent to each host in the whole trial, shapes (hosts,).
+
+    `payload_bytes` are without TCP's headers, `attached` counts ports. `known` are hosts whose
+    ports all have a last sample.
+    """
+
+    payload_bytes: Floats
+    packets: Floats
+    attached: Floats
+    known: np.ndarray
+
+
+def _sent_to_hosts(testbed: Testbed, ports: Samples) -> _SentToHosts:
+    hosts = {name: number for number, name in enumerate(testbed.hosts)}
+    payload, packets, attached = (np.zeros(len(hosts)) for _ in range(3))
+    unread = per_port(testbed, (ports.tx_bytes[-1] == MISSING).astype(np.int64)) > 0
+    port_bytes = per_port(testbed, ports.tx_bytes[-1])
+    port_packets = per_port(testbed, ports.tx_packets[-1])
+    read = np.ones(len(hosts), dtype=bool)
+    for number, port in enumerate(testbed.switch_ports):
+        host = hosts.get(testbed.peer_device(port).name)
+        if host is not None:
+            read[host] &= not unread[number]
+            sent, count = port_bytes[number], port_packets[number]
+            payload[host] += sent - HEADER_BYTES * count
+            packets[host] += count
+            attached[host] += 1
+    return _SentToHosts(payload, packets, attached, read & (attached > 0))
 
 
 UNANSWERED = "marks-unanswered"

@@ -28,6 +28,7 @@ from orchestration.analysis.statistics import (
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
 from orchestration.core.records import Floats
+from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     FAINT,
     INK,
@@ -255,7 +256,30 @@ def convergence(condition: Condition, key: str, colours: Colours) -> CaptionedFi
     if not paths:
         return None
     label = METRICS[key].label
-    baseline = paired[0].baseline if paired else ""
+    title = f"{label}, % off its mean"
+    if paired:
+        title = f"{label} against {short(paired[0].baseline)}, %"
+    maximum = max(len(path.mean) for path in paths)
+    subject = f"the difference in {label}" if paired else label
+    return CaptionedFigure(
+        f"After {maximum} repeats {subject} {_precision(paths)}",
+        f"{' '.join(_half_width_text(path) for path in paths)} "
+        f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
+        "that many repeats, in their order.",
+        _convergence_figure(paths, title, maximum, colours),
+        f"convergence-{key}",
+        rows_of(
+            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
+            for path in paths
+            for count, mean, low, high in path.steps
+        ),
+    )
+
+
+def _convergence_figure(
+    paths: Sequence[_Convergence], title: str, maximum: int, colours: Colours
+) -> Figure:
+    """Draw estimates and intervals over 1 to `maximum` repeats."""
     figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
     for number, path in enumerate(paths):
         # side by side, so that bars do not hide each other
@@ -280,35 +304,24 @@ def convergence(condition: Condition, key: str, colours: Colours) -> CaptionedFi
     spread = float(np.ptp(known_bounds)) if len(known_bounds) else 0.0
     names = {path.tuner: (len(path.mean), float(path.mean[-1])) for path in paths}
     end_labels(figure, names, colours, spread)
-    maximum = max(len(path.mean) for path in paths)
     figure.add_hline(y=0, line={"color": INK, "width": 1})
     # the interval after two repeats is so wide that it would hide the others
     settled = 2 if maximum > 3 else 1
     ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
-    title = f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean"
     figure.update_yaxes(title=title, range=padded([0.0, *ends]))
     step = max(1, -(-maximum // 10))
     figure.update_xaxes(title="repeats", range=[0.8, maximum + 0.2], dtick=step, tick0=step)
+    return figure
+
+
+def _precision(paths: Sequence[_Convergence]) -> str:
+    """Return how precisely the least precise of the estimates is known."""
     widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
-    what = f"the difference in {label}" if paired else label
-    known = f"is known to ±{short_percent(widest.half_width, sign='')}"
     if all(path.identical for path in paths):
-        known = f"is 0: {IDENTICAL}"
-    elif not math.isfinite(widest.half_width):
-        known = "has no interval yet"
-    return CaptionedFigure(
-        f"After {maximum} repeats {what} {known}",
-        f"{' '.join(_half_width_text(path) for path in paths)} "
-        f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
-        "that many repeats, in their order.",
-        figure,
-        f"convergence-{key}",
-        rows_of(
-            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
-            for path in paths
-            for count, mean, low, high in path.steps
-        ),
-    )
+        return f"is 0: {IDENTICAL}"
+    if not math.isfinite(widest.half_width):
+        return "has no interval yet"
+    return f"is known to ±{short_percent(widest.half_width, sign='')}"
 
 
 def _differences(condition: Condition, key: str) -> list[_Convergence]:

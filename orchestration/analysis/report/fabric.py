@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,11 +64,6 @@ def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
     ports = [testbed.switch_ports[row] for row in rows]
     names = [port.label for port in ports]
     peaks = {tuner: float(np.nanmax(grid)) for tuner, grid in grids.items()}
-    top = max(10 * _FLOOR_BYTES, *peaks.values())
-    decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
-    sizes = [format_size(10**at) for at in decades]
-    ticks = {"tickvals": decades, "ticktext": [f"≤{sizes[0]}", *sizes[1:]]}
-    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top)}
     figure = over_time(
         grids,
         of_time,
@@ -78,31 +74,41 @@ def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
         shades=lambda grid: np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2),
         says="up to",
         row_pixels=14,
-        scale={"colorscale": _QUEUES, **ends, "colorbar": ticks},
+        scale=_log_scale(max(10 * _FLOOR_BYTES, *peaks.values())),
         scale_title="longest queue in the bin",
     )
     tuner = max(peaks, key=peaks.__getitem__)
     row, bin_index = np.unravel_index(int(np.nanargmax(grids[tuner])), grids[tuner].shape)
-    left = ""
+    missing = ""
     if len(rest):
-        left += (
+        missing += (
             f" {len(rest)} more ports are not drawn: none of them ever held more than "
             f"{quantity(float(rest.max()), 'bytes')}."
         )
     if len(worst) > len(sampled):
-        left += f" {len(worst) - len(sampled)} ports have no samples."
+        missing += f" {len(worst) - len(sampled)} ports have no samples."
     if empty := float(np.mean([np.isnan(grid).mean() for grid in grids.values()])):
-        left += f" {100 * empty:.0f}% of the cells are blank, as nothing was sampled then."
+        missing += f" {100 * empty:.0f}% of the cells are blank, as nothing was sampled then."
     return CaptionedFigure(
         f"The longest queue: {quantity(peaks[tuner], 'bytes')} at {names[row]} towards "
         f"{testbed.peer_device(ports[row]).name} around "
         f"{quantity(float(of_time.begins_ns[bin_index]), 'ns')}, with {tuner}",
         f"{_busy(grids, names)} Each cell is the most that the port's queues held within "
-        f"{quantity(of_time.bin_ns, 'ns')}, in repeat {shown.repeat}, while flows arrived.{left}",
+        f"{quantity(of_time.bin_ns, 'ns')}, in repeat {shown.repeat}, while flows arrived."
+        + missing,
         figure,
         "fabric-over-time",
         grid_data(grids, of_time, names),
     )
+
+
+def _log_scale(top_bytes: float) -> dict[str, Any]:
+    """Return the attributes of a logarithmic colour scale up to `top_bytes`."""
+    decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top_bytes * 1.001]
+    sizes = [format_size(10**at) for at in decades]
+    ticks = {"tickvals": decades, "ticktext": [f"≤{sizes[0]}", *sizes[1:]]}
+    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top_bytes)}
+    return {"colorscale": _QUEUES, **ends, "colorbar": ticks}
 
 
 def _held(result: TrialResult) -> tuple[Ints, Floats]:

@@ -7,7 +7,7 @@ on congestion notification packets (CNPs), which receivers send on CE-marked pac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from orchestration.analysis.report.heat_maps import (
     sentence,
 )
 from orchestration.analysis.report.selection import ShownRepeat
-from orchestration.core.records import MISSING, Floats, Samples
+from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.render.numbers import Unit, extremes, quantity
@@ -99,16 +99,6 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
     lowest = {
         tuner: _lowest(grid, of_time) for tuner, grid in grids.items() if not np.isnan(grid).all()
     }
-    clauses = []
-    for tuner, (row, bps, at) in lowest.items():
-        got = ""
-        if cnps:
-            got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
-            got += f"{int(cnps[tuner].sum()):,} CNPs; "
-        clauses.append(
-            f"with {tuner}, {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
-            f"{quantity(float(lines[row]), 'bps')} around {at}"
-        )
     if cnps:
         tuner = max(drawn, key=lambda name: int(drawn[name].max()))
         row = int(np.argmax(drawn[tuner]))
@@ -118,16 +108,16 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
         row, bps, at = lowest[tuner]
         maximum = f"had the lowest rate: {quantity(bps, 'bps')} around {at}"
     behind = " The number behind a host's name is that of its CNPs." if cnps else ""
-    left = ""
-    if cnps and (hidden := len(testbed.hosts) - len(rows)):
+    hidden = ""
+    if cnps and (count := len(testbed.hosts) - len(rows)):
         more = max(int(np.delete(got, rows).max()) for got in cnps.values())
-        left = f" {hidden} more hosts are not drawn: none of them got more than {more:,} CNPs."
+        hidden = f" {count} more hosts are not drawn: none of them got more than {more:,} CNPs."
     return CaptionedFigure(
         f"{hosts[row]} {maximum}, with {tuner}",
-        f"{sentence(clauses)} Each cell is the lowest sampled rate that congestion control "
-        "allowed to all unfinished flows of the host together, in "
+        f"{_lowest_rates(lowest, cnps, hosts, lines)} Each cell is the lowest sampled rate that "
+        "congestion control allowed to all unfinished flows of the host together, in "
         f"{quantity(of_time.bin_ns, 'ns')}; it is blank without flows.{behind} Repeat "
-        f"{shown.repeat}, while flows arrived.{left}",
+        f"{shown.repeat}, while flows arrived.{hidden}",
         figure,
         "rates-of-hosts",
         grid_data(grids, of_time, [f"{host}_bps" for host in hosts]),
@@ -139,6 +129,29 @@ def _lowest(grid: Floats, of_time: Bins) -> tuple[int, float, str]:
     row, bin_index = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
     at = quantity(1e6 * float(of_time.middle_ms[bin_index]), "ns")
     return int(row), float(grid[row, bin_index]), at
+
+
+def _lowest_rates(
+    lowest: Mapping[str, tuple[int, float, str]],
+    cnps: Mapping[str, Ints],
+    hosts: Sequence[str],
+    lines_bps: Ints | Floats,
+) -> str:
+    """Return a sentence on CNPs and the lowest rate with each tuner.
+
+    `hosts` and their line rates `lines_bps` are those that are drawn; `cnps` are of all hosts.
+    """
+    clauses = []
+    for tuner, (row, bps, at) in lowest.items():
+        got = ""
+        if cnps:
+            got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
+            got += f"{int(cnps[tuner].sum()):,} CNPs; "
+        clauses.append(
+            f"with {tuner}, {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
+            f"{quantity(float(lines_bps[row]), 'bps')} around {at}"
+        )
+    return sentence(clauses)
 
 
 class _Panel(NamedTuple):
