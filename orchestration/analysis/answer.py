@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from orchestration.analysis.counters import why_identical
-from orchestration.analysis.metrics import HEADLINES, METRICS, SIZE_CLASSES
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, SIZE_CLASSES
 from orchestration.analysis.statistics import Estimate
-from orchestration.analysis.summary import Condition, Summary
+from orchestration.analysis.summary import Arm, Condition, Summary
 from orchestration.analysis.tuner_differences import IDENTICAL, VERDICTS_NOTE, Comparison
 from orchestration.render.numbers import interval, quantity
 
@@ -48,10 +48,7 @@ def _condition(condition: Condition) -> list[str]:
     if not measured:
         return ["No trial is valid, so no figure can be given."]
     if not condition.comparisons:
-        return [
-            f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in HEADLINES)}."
-            for arm in measured
-        ]
+        return [_figures(arm) for arm in measured]
     by_pair: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in (*condition.comparisons, *condition.baselines):
         by_pair.setdefault((comparison.baseline, comparison.tuner), []).append(comparison)
@@ -72,8 +69,10 @@ def _against(comparisons: Sequence[Comparison], condition: Condition) -> str:
         why = why_identical(trial.stamp for arm in both for trial in arm.valid)
         reason = f": {why}" if why else ""
         return f"{against}: {IDENTICAL} by all {len(comparisons)} metrics{reason}."
-    primary = [_clause(item) for item in comparisons if item.metric in HEADLINES]
-    others = [_clause(item) for item in comparisons if item.real and item.metric not in HEADLINES]
+    primary = [_clause(item) for item in comparisons if item.metric in PRIMARY_METRICS]
+    others = [
+        _clause(item) for item in comparisons if item.real and item.metric not in PRIMARY_METRICS
+    ]
     return f"{against}: {'; '.join([*primary, *others[:_MAX_OTHERS]])}."
 
 
@@ -85,6 +84,11 @@ def _clause(comparison: Comparison) -> str:
         size = SIZE_CLASSES[metric.klass]
         label, flows = label.removesuffix(f", {size}"), f"{metric.klass} flows ({size}): "
     return f"{flows}{label}{' ' if comparison.real else ': '}{comparison.verdict}"
+
+
+def _figures(arm: Arm) -> str:
+    """Return the primary metrics of the only tuner under a condition."""
+    return f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in PRIMARY_METRICS)}."
 
 
 def _figure(estimate: Estimate, key: str) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.metrics import HEADLINES, METRICS
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS
 from orchestration.analysis.report.report_tables import SEVERITIES, findings
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import (
@@ -46,7 +46,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Headline:
+class PrimaryResult:
     """A tuner compared with the baseline on a primary metric under a condition."""
 
     condition: str
@@ -86,7 +86,7 @@ class Entry:
     invalid: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     state: str = ""
-    headlines: tuple[Headline, ...] = ()
+    primary_results: tuple[PrimaryResult, ...] = ()
     alone: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     began_s: float = math.nan
@@ -134,27 +134,28 @@ class Entry:
         return not (self.problem or self.invalid or self.failed or self.missing)
 
     @property
-    def shown(self) -> list[Headline]:
-        """The headlines: significant differences first, then by metric, then the larger ones."""
+    def shown(self) -> list[PrimaryResult]:
+        """The primary results: significant ones first, then by metric and size of difference."""
 
-        def rank(headline: Headline) -> tuple[bool, int, float]:
-            item = headline.comparison
+        def rank(result: PrimaryResult) -> tuple[bool, int, float]:
+            item = result.comparison
             size = abs(item.difference.relative)
-            metric = HEADLINES.index(item.metric)
+            metric = PRIMARY_METRICS.index(item.metric)
             return not item.real, metric, -size if math.isfinite(size) else 0.0
 
-        return sorted(self.headlines, key=rank)
+        return sorted(self.primary_results, key=rank)
 
     def to_json(self, report: str) -> dict[str, Any]:
         """Return the entry as JSON-ready data; `report` is the path of its page, "" if none."""
-        separate = ("folder", "headlines", "failed")
+        separate = ("folder", "primary_results", "failed")
         return {
             "folder": str(self.folder),
             **plain({name: value for name, value in vars(self).items() if name not in separate}),
             "missing": self.missing,
             "failed": self.failed,
             "headlines": [
-                {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
+                {"condition": item.condition, **plain(item.comparison)}
+                for item in self.primary_results
             ],
             "report": report,
         }
@@ -185,11 +186,11 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         invalid=len(summary.invalid),
         failed={name: why for name, why in history.failed.items() if name not in finished},
         state=history.state,
-        headlines=tuple(
-            Headline(condition.label if several else "", comparison)
+        primary_results=tuple(
+            PrimaryResult(condition.label if several else "", comparison)
             for condition in summary.conditions
             for comparison in condition.comparisons
-            if comparison.metric in HEADLINES
+            if comparison.metric in PRIMARY_METRICS
         ),
         alone=tuple(_alone(summary.conditions, several)),
         warnings=tuple(
@@ -230,7 +231,7 @@ def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
     for condition, arm in ((one, arm) for one in alone for arm in one.arms if arm.valid):
         figures = [
             f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
-            for key in HEADLINES
+            for key in PRIMARY_METRICS
         ]
         where = f"{condition.label}: " if several else ""
         yield f"{where}{arm.tuner}: {', '.join(figures)}"
@@ -273,7 +274,7 @@ def _facts(trials: Iterable[Trial], name: str) -> list[float]:
 
 
 # How many of them an index shows of a run; the rest is in its report and in index.json.
-_MAX_HEADLINES, _MAX_WARNINGS = 4, 3
+_MAX_RESULTS, _MAX_WARNINGS = 4, 3
 
 Shown = Sequence[tuple[Entry, str]]
 
@@ -356,7 +357,7 @@ def _note(entry: Entry) -> Text:
 
 def _results(entry: Entry) -> list[str]:
     """Return the results as sentences: the first comparisons, and how many more there are."""
-    sentences = [headline.sentence for headline in entry.shown] or list(entry.alone)
-    more = len(sentences) - _MAX_HEADLINES
+    sentences = [result.sentence for result in entry.shown] or list(entry.alone)
+    more = len(sentences) - _MAX_RESULTS
     rest = [f"and {more} more in its report"] if more > 0 else []
-    return [*sentences[:_MAX_HEADLINES], *rest]
+    return [*sentences[:_MAX_RESULTS], *rest]

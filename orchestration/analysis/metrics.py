@@ -60,7 +60,7 @@ QUEUE_WASSERSTEIN = "queue_wasserstein_bytes"
 DROPPED_SHARE = "dropped_share"
 
 # The primary metrics: a campaign's answer has them for each tuner.
-HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
+PRIMARY_METRICS = (fct_key("all"), slowdown_key("p99", "all"))
 # The metrics of a report's tables: of queues and links, and of NICs and buffers.
 FABRIC = (
     "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",

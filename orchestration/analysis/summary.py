@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.analysis.flow_metrics import in_class
-from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, SIZE_CLASSES
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, SIZE_CLASSES
 from orchestration.analysis.port_metrics import queue_span
 from orchestration.analysis.sequential import PLAIN, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
@@ -357,7 +357,7 @@ def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tupl
     learned = [name for _, name in placebos]
     best = [(BEST_STATIC, name) for name in learned if BEST_STATIC in tuners]
     pairs = [pair for pair in (*best, *placebos) if pair[0] != baseline]
-    return compare_pairs(_values(arms), pairs, HEADLINES, interim)
+    return compare_pairs(_values(arms), pairs, PRIMARY_METRICS, interim)
 
 
 def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from orchestration.analysis.answer import answers, answers_note, validity_text
-from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
 from orchestration.analysis.report.buffers import buffer_figures
@@ -126,8 +126,8 @@ class _Report:
         if condition.comparisons:
             parts += [Heading("Differences from the baseline"), *self._differences(condition)]
             parts.append(comparison_table(condition))
-        headline = convergence(condition, HEADLINES[0], self._colours)
-        parts += self._part(condition, "Are there enough repeats?", [headline])
+        primary = convergence(condition, PRIMARY_METRICS[0], self._colours)
+        parts += self._part(condition, "Are there enough repeats?", [primary])
         parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
         parts += self._queues(condition)
         parts += self._links(condition)
@@ -143,7 +143,7 @@ class _Report:
             for tuner in names
             if tuner in shown
         ]
-        pairs = [differences.pairs(condition, key, self._colours) for key in HEADLINES]
+        pairs = [differences.pairs(condition, key, self._colours) for key in PRIMARY_METRICS]
         return [self._grid(condition, forests), self._grid(condition, pairs)]
 
     def _flows(self, condition: Condition) -> list[Block]:
