@@ -369,7 +369,7 @@ def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
     (comparison,) = compare_runs([tmp_path / "a", tmp_path / "c"], Margins())
     causes = {cause.what for cause in comparison.cells[0].causes}
     assert "backend" in causes
-    assert not causes & {"traffic", "stamp: imported", "action period"}
+    assert not causes & {"traffic", "finding: imported", "action period"}
 
 
 def test_one_pair_of_a_few_flows_needs_repeats(cases, tmp_path):

@@ -117,7 +117,7 @@ def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):
 @pytest.mark.slow
 def test_metrics_that_nothing_measured_are_named_and_no_rows(written, tmp_path):
     made = written(without_ports, backend="imported")
-    assert "Nothing was measured of queues and links." not in made.html
+    assert "No metric of queues and links was measured." not in made.html
     assert "Not measured: mean queue; p99 queue;" in made.html
     assert "<td>mean queue</td>" not in made.html
     assert "<td>segments retransmitted</td>" in made.html

@@ -117,7 +117,7 @@ def test_queues_of_another_time_are_not_called_those_of_arrivals(take_over, tmp_
     """An earlier export ended arrivals between dumps: the next one has idle time in it."""
     take_over(qlen=later)
     text = report(tmp_path / "runs")
-    assert "Queues and links, while flows arrived" not in text
+    assert "Over all switch ports, while flows arrived" not in text
     assert "Queues of theirs: from 0ns to 120ms, where flows arrived until 19.97ms." in text
 
 
