@@ -1,4 +1,4 @@
-"""The answer of a campaign in one or two sentences."""
+"""The answer of a campaign: one sentence per condition and compared tuner."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 from orchestration.analysis.counters import why_identical
-from orchestration.analysis.metrics import HEADLINES, METRICS
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, SIZE_CLASSES
 from orchestration.analysis.statistics import Estimate
-from orchestration.analysis.summary import Condition, Summary
-from orchestration.analysis.tuner_differences import IDENTICAL, REAL, Comparison
+from orchestration.analysis.summary import Arm, Condition, Summary
+from orchestration.analysis.tuner_differences import IDENTICAL, VERDICTS_NOTE, Comparison
 from orchestration.render.numbers import interval, quantity
 
-# The number of real differences to name besides the headline metrics.
-_OTHERS = 3
+# How many significant differences are named besides those of the primary metrics.
+_MAX_OTHERS = 3
 
 
 def answers(summary: Summary) -> list[str]:
@@ -31,7 +31,16 @@ def validity_text(summary: Summary) -> str:
     if not invalid:
         return f"All {total} trials are valid." if total > 1 else "The one trial is valid."
     verb = "is" if invalid == 1 else "are"
-    return f"{invalid} of {total} trials {verb} invalid: listed below, counted nowhere."
+    pronoun = "It is" if invalid == 1 else "They are"
+    return (
+        f"{invalid} of {total} trials {verb} invalid. {pronoun} listed below and excluded from all "
+        "figures."
+    )
+
+
+def answers_note(summary: Summary) -> str:
+    """Return how the answers are to be read; "" if none of them is a comparison."""
+    return VERDICTS_NOTE if any(condition.comparisons for condition in summary.conditions) else ""
 
 
 def _condition(condition: Condition) -> list[str]:
@@ -39,37 +48,47 @@ def _condition(condition: Condition) -> list[str]:
     if not measured:
         return ["No trial is valid, so no figure can be given."]
     if not condition.comparisons:
-        return [
-            f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in HEADLINES)}."
-            for arm in measured
-        ]
-    found = (*condition.comparisons, *condition.baselines)
-    pairs: dict[tuple[str, str], list[Comparison]] = {}
-    for one in found:
-        pairs.setdefault((one.baseline, one.tuner), []).append(one)
-    return [_against(mine, condition) for mine in pairs.values()]
+        return [_figures(arm) for arm in measured]
+    by_pair: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in (*condition.comparisons, *condition.baselines):
+        by_pair.setdefault((comparison.baseline, comparison.tuner), []).append(comparison)
+    return [_against(comparisons, condition) for comparisons in by_pair.values()]
 
 
-def _against(mine: Sequence[Comparison], condition: Condition) -> str:
-    """Return the results for FCT and slowdown, then the other real differences."""
-    pairs = max(item.difference.n for item in mine)
+def _against(comparisons: Sequence[Comparison], condition: Condition) -> str:
+    """Return the primary metrics' verdicts on two tuners, then the other significant differences.
+
+    `comparisons` are all of one pair of tuners.
+    """
+    tuners = comparisons[0].tuner, comparisons[0].baseline
+    pairs = max(item.difference.n for item in comparisons)
     count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
-    against = f"{mine[0].tuner} against {mine[0].baseline} ({count})"
-    if all(item.identical for item in mine):
-        both = [arm for arm in condition.arms if arm.tuner in (mine[0].baseline, mine[0].tuner)]
+    against = f"{tuners[0]} against {tuners[1]} ({count})"
+    if all(item.identical for item in comparisons):
+        both = [arm for arm in condition.arms if arm.tuner in tuners]
         why = why_identical(trial.stamp for arm in both for trial in arm.valid)
-        return f"{against}: {IDENTICAL} by all {len(mine)} metrics{f': {why}' if why else ''}."
-    clauses = [
-        f"{METRICS[item.metric].label} {item.verdict}" for item in mine if item.metric in HEADLINES
-    ]
+        reason = f": {why}" if why else ""
+        return f"{against}: {IDENTICAL} by all {len(comparisons)} metrics{reason}."
+    primary = [_clause(item) for item in comparisons if item.metric in PRIMARY_METRICS]
     others = [
-        f"{METRICS[item.metric].label} {item.verdict.removesuffix(REAL)}"
-        for item in mine
-        if item.real and item.metric not in HEADLINES
+        _clause(item) for item in comparisons if item.real and item.metric not in PRIMARY_METRICS
     ]
-    if others:
-        clauses.append(f"also real: {', '.join(others[:_OTHERS])}")
-    return f"{against}: {'; '.join(clauses)}."
+    return f"{against}: {'; '.join([*primary, *others[:_MAX_OTHERS]])}."
+
+
+def _clause(comparison: Comparison) -> str:
+    """Return `small flows (up to 100KB): p99 slowdown 28% lower [19, 36]`."""
+    metric = METRICS[comparison.metric]
+    label, flows = metric.label, ""
+    if metric.klass != "all":
+        size = SIZE_CLASSES[metric.klass]
+        label, flows = label.removesuffix(f", {size}"), f"{metric.klass} flows ({size}): "
+    return f"{flows}{label}{' ' if comparison.real else ': '}{comparison.verdict}"
+
+
+def _figures(arm: Arm) -> str:
+    """Return the primary metrics of the only tuner under a condition."""
+    return f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in PRIMARY_METRICS)}."
 
 
 def _figure(estimate: Estimate, key: str) -> str:

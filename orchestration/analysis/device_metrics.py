@@ -1,7 +1,8 @@
-"""Figures of hosts' NICs, of switches' buffers and of the paths that switches choose.
+"""Metrics of NICs, of switches' shared buffers and of the paths that switches choose.
 
-CNPs and pauses count from the warm-up to the trial's end. Rates, round trips and buffers are of the
-samples taken while flows arrived, as those of queues. What a trial has not is NaN.
+CNPs and pauses are counted from the end of the warm-up to the trial's end. Rates, round-trip times
+and buffers are of samples taken while flows arrived, like queue lengths. A metric that a trial does
+not have is NaN.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from orchestration.results.reader import TrialResult
 
 
 def allowed_bps(testbed: Testbed, hosts: Samples) -> Floats:
-    """Return what hosts with unfinished RoCE flows may send: (samples, hosts), else NaN.
+    """Return the rate allowed to hosts with unfinished RoCE flows, shape (samples, hosts).
 
-    That is the sum of what congestion control allows their flows, and at most the line rate.
+    That is the sum of the rates that congestion control allows their flows, and at most the line
+    rate. It is NaN for hosts without such flows.
     """
     line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
     return np.where(hosts.rate_bps > 0, np.minimum(hosts.rate_bps, line_bps), math.nan)
 
 
 def round_trips_ns(hosts: Samples) -> Floats:
-    """Return the last round trip of hosts with unfinished RoCE flows: (samples, hosts), else NaN.
+    """Return the last RTT of hosts with unfinished RoCE flows, shape (samples, hosts), or NaN.
 
-    A host without such flows still shows that of its last one.
+    The samples of a host without such flows still have the RTT of its last one.
     """
     return np.where((hosts.rtt_ns > 0) & (hosts.rate_bps != 0), hosts.rtt_ns, math.nan)
 
@@ -63,9 +65,9 @@ def _highest(samples: Ints) -> float:
 
 
 def uplinks(testbed: Testbed) -> dict[str, list[int]]:
-    """Return, of each switch with a choice, the numbers of the queues of each port upwards.
+    """Return the queues of the uplinks of each switch that has several uplinks.
 
-    They are numbers in `Testbed.queues`, in the order of the ports, class by class.
+    They are indices in `Testbed.queues`, in the order of the ports, class by class.
     """
     result: dict[str, list[int]] = {}
     for number, queue in enumerate(testbed.queues):
@@ -76,7 +78,7 @@ def uplinks(testbed: Testbed) -> dict[str, list[int]]:
 
 
 def packets_by_uplink(testbed: Testbed, ports: Samples) -> dict[str, Ints]:
-    """Return the packets that each such switch sent by each of its ports upwards."""
+    """Return how many packets each switch with several uplinks sent by each of them."""
     sent = totals(ports.tx_packets)
     return {
         name: sent[numbers].reshape(-1, testbed.queues_per_port).sum(axis=1)
@@ -87,8 +89,8 @@ def packets_by_uplink(testbed: Testbed, ports: Samples) -> dict[str, Ints]:
 def measure_paths(result: TrialResult) -> dict[str, float]:
     """Return the metrics of paths; NaN where a trial has none.
 
-    The imbalance is that of the busiest uplink of a switch: its packets over the mean of the
-    switch's, averaged over switches by their packets.
+    The imbalance of a switch is the packets of its busiest uplink, relative to the mean of its
+    uplinks; it is averaged over switches, weighted by their packets.
     """
     switches, hosts = after_warm_up(result, "switch"), after_warm_up(result, "host")
     received, flows = counted(hosts.received_packets), np.count_nonzero(measured_flows(result))
@@ -111,11 +113,11 @@ def shares(row: Ints) -> np.ndarray:
 
 
 def measure_balance(result: TrialResult) -> dict[str, float]:
-    """Return shares of lost and of reordered packets, flowlets of a flow; NaN if not measured.
+    """Return the shares of lost and of reordered packets, and flowlets per flow, or NaN.
 
-    Lost packets are by those that hosts received with data and those lost. Flowlets are of all
-    switches that choose a path, by the flows that ended: DRLet's "rerouting times", "number of
-    flowlets divided by number of flows" (figure 4).
+    Lost packets are relative to those lost and the data packets that hosts received. Flowlets are
+    those of all switches that choose a path, per flow that ended: DRLet's "rerouting times",
+    "number of flowlets divided by number of flows" (figure 4).
     """
     hosts, switches = after_warm_up(result, "host"), after_warm_up(result, "switch")
     received = _last(hosts.values.get("received_packets"))

@@ -1,4 +1,4 @@
-"""Parts of pictures that reports and comparisons share: axes, names, rows of values."""
+"""Parts of figures that reports and comparisons share: axes, names, rows of values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROW_PIXELS, _ROWS_BESIDES_PIXELS = 46, 80
 
 
 def time_axis(figure: Figure, row: int) -> None:
-    """Name the x axis below the last panel, which is `row`."""
+    """Set the title of the x axis of time, below the last panel `row`."""
     figure.update_xaxes(title="time since the start, ms", row=row)
 
 
@@ -157,7 +157,7 @@ def row_name(figure: Figure, row: int, text: str, above_pixels: int = 13, size: 
 
 
 def corner_name(figure: Figure, row: int, text: str, colour: str = INK) -> None:
-    """Write what a panel shows in its upper left corner."""
+    """Write the name of a panel in its upper left corner."""
     figure.add_annotation(
         x=0.005,
         y=0.99,

@@ -1,9 +1,8 @@
-"""Figures of a trial's flows: completion times and slowdowns of those that finished, and what
-those that last got over time.
+"""Metrics of flows: FCT and slowdown of finished flows, goodput and RTT of long-lived flows.
 
-Finished flows count if they started after the warm-up. Figures of flows that last are between two
-samples. Round trips are those that the senders' NICs measured; a mean over flows counts every flow
-alike.
+Finished flows count if they started after the warm-up. Long-lived flows last as long as the trial;
+their metrics are those between two samples. RTTs are those that the senders' NICs measured; in a
+mean over flows, every flow has the same weight.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class DoneFlows:
 
 
 def done_flows(result: TrialResult) -> DoneFlows:
-    """Return a trial's finished flows that count: those of its warm-up do not.
+    """Return a trial's finished flows that started after its warm-up.
 
     Raises InputError for an unreadable table.
     """
@@ -95,7 +94,7 @@ def values_of(choice: FlowChoice, flows: DoneFlows) -> Floats:
 
 def flow_figure(metric: Metric, flows: DoneFlows) -> float:
     """Return a metric of flows that are chosen by size; NaN if there are none."""
-    if metric.flows is None:  # the time until the last flow of a start has ended, of all starts
+    if metric.flows is None:  # until the last of the flows that start at one time has ended
         starts, which = np.unique(flows.start_ns, return_inverse=True)
         values = np.zeros(len(starts))
         np.maximum.at(values, which, flows.fct_ns)
@@ -108,11 +107,11 @@ def flow_figure(metric: Metric, flows: DoneFlows) -> float:
 
 @dataclass(frozen=True)
 class FlowProgress:
-    """Samples of the flows that last: counters (samples, flows), the rest (flows,).
+    """Samples of the long-lived flows: counters (samples, flows), the rest (flows,).
 
-    `line_bps` is what the receivers of these flows can take together, `base_rtt_ns` the round trip
-    on a flow's idle path. `dropped` (samples,) counts the packets that switches dropped, of all
-    `flows` of the trial.
+    `line_bps` is the sum of the line rates of these flows' receivers, `base_rtt_ns` the RTT on an
+    idle path. `dropped` (samples,) counts the packets of all `flows` of the trial that switches
+    dropped.
     """
 
     t_ns: Ints
@@ -137,7 +136,7 @@ class FlowProgress:
 
     @property
     def _rtt_ns(self) -> Floats:
-        """Each flow's mean round trip; NaN for a flow that measured none."""
+        """Each flow's mean RTT; NaN for a flow without a measured RTT."""
         rtts = (self.rtts[-1] - self.rtts[0]).astype(np.float64)
         total_ns = self.rtt_sum_ns[-1] - self.rtt_sum_ns[0]
         return np.asarray(total_ns / np.where(rtts > 0, rtts, math.nan))
@@ -148,19 +147,19 @@ class FlowProgress:
         return float(self._acked.sum()) * 8e9 / span_ns / self.line_bps
 
     def rtt_ns(self) -> float:
-        """Return the flows' mean round trip."""
+        """Return the mean RTT of the flows, in ns."""
         return known_mean(self._rtt_ns)
 
     def rtt_inflation(self) -> float:
-        """Return the flows' mean round trip as a multiple of that of their idle path."""
+        """Return the mean over flows of RTT divided by base RTT."""
         return known_mean(self._rtt_ns / self.base_rtt_ns)
 
     def power(self) -> float:
-        """Return goodput by RTT inflation: Kleinrock, ICC 1979, throughput by delay."""
+        """Return goodput divided by RTT inflation: throughput over delay (Kleinrock, ICC 1979)."""
         return self.goodput() / self.rtt_inflation()
 
     def fairness(self) -> float:
-        """Return Jain's index of the flows' goodput: 1 if all have the same, 1/n if one has all.
+        """Return Jain's index of the flows' goodput: 1 if all are equal, 1/n if one has all.
 
         Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984.
         """
@@ -168,36 +167,36 @@ class FlowProgress:
         return float(self._acked.sum()) ** 2 / len(self._acked) / squares if squares else math.nan
 
     def lost(self) -> float:
-        """Return the packets dropped between the first and the last sample, by flow."""
+        """Return the packets dropped between the first and the last sample, per flow."""
         return float(self.dropped[-1] - self.dropped[0]) / self.flows
 
     def lost_ever(self) -> float:
-        """Return the packets dropped from the trial's start to the last sample, by flow."""
+        """Return the packets dropped from the trial's start to the last sample, per flow."""
         return float(self.dropped[-1]) / self.flows
 
 
 def flow_progress(result: TrialResult) -> FlowProgress | None:
-    """Return a trial's samples of flows that last; None if it has none, or fewer than two.
+    """Return a trial's samples of long-lived flows after its warm-up; None for fewer than two.
 
-    They are those after the warm-up, and losses count from its end.
+    Losses count from the end of the warm-up.
     """
     table, flows = result.table("flow_samples"), result.table("flows")
     schedule, testbed = result.table("schedule"), result.testbed
-    lasting = flows["status"] == STATUS_NAMES[LONG_LIVED]
+    long_lived = flows["status"] == STATUS_NAMES[LONG_LIVED]
     count = len(flows["flow_id"])
     rows = len(table["t_ns"]) // max(1, count)
-    if rows < 2 or not lasting.any():
+    if rows < 2 or not long_lived.any():
         return None
     paths = PathTable(testbed)
-    src, dst = schedule["src"][lasting], schedule["dst"][lasting]
+    src, dst = schedule["src"][long_lived], schedule["dst"][long_lived]
     base_ns = [2 * paths.path(str(a), str(b)).one_way_ns for a, b in zip(src, dst, strict=True)]
     receivers = {str(name) for name in dst}
     t_ns = table["t_ns"][:rows]
     counters = {
-        name: table[name].reshape(count, rows).T[:, lasting]
+        name: table[name].reshape(count, rows).T[:, long_lived]
         for name in ("acked_bytes", "rtts", "rtt_sum_ns")
     }
-    found = FlowProgress(
+    progress = FlowProgress(
         t_ns=t_ns,
         **counters,
         base_rtt_ns=np.array(base_ns, dtype=np.float64),
@@ -205,7 +204,7 @@ def flow_progress(result: TrialResult) -> FlowProgress | None:
         dropped=_dropped(result, t_ns),
         flows=count,
     ).since(result.spec.warm_up_ns)
-    return found if len(found.t_ns) > 1 else None
+    return progress if len(progress.t_ns) > 1 else None
 
 
 def _dropped(result: TrialResult, t_ns: Ints) -> Ints:

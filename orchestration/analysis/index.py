@@ -1,4 +1,4 @@
-"""An index over runs, `closloop report` of several: what each asks, and what came of it."""
+"""An index over runs, `closloop report` of several: the question of each run, and its results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.metrics import HEADLINES, METRICS
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS
 from orchestration.analysis.report.report_tables import SEVERITIES, findings
 from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.analysis.tuner_differences import Comparison, describe_difference
+from orchestration.analysis.tuner_differences import (
+    VERDICTS_NOTE,
+    Comparison,
+    describe_difference,
+)
 from orchestration.core.condition import factors_of, labels_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
-from orchestration.render.numbers import quantity
+from orchestration.render.numbers import count, quantity
 from orchestration.render.page import Block, Page, Paragraph
 from orchestration.render.table import Column, Row, Span, Table, Text, joined
 from orchestration.results.stamp import in_words
@@ -28,10 +32,10 @@ _COMMIT_DIGITS = 7
 
 @dataclass(frozen=True)
 class History:
-    """What a run's journal says, beyond its finished trials; times in s since 1970, NaN unknown.
+    """What a run's journal records beyond its finished trials. Times are in s since 1970, or NaN.
 
-    `planned` counts all trials of the run as it was last started. `failed` maps those that have no
-    result to why. `state` is `finished`, `interrupted`, or "" while that is not known.
+    `planned` counts all trials of the run as it was last started. `failed` maps trials without a
+    result to the reason. `state` is `finished`, `interrupted`, or "" while that is not known.
     """
 
     planned: int = 0
@@ -42,32 +46,32 @@ class History:
 
 
 @dataclass(frozen=True)
-class Headline:
-    """A tuner compared with the baseline on a headline metric under a condition."""
+class PrimaryResult:
+    """A tuner compared with the baseline on a primary metric under a condition."""
 
     condition: str
     comparison: Comparison
 
     @property
     def sentence(self) -> str:
-        """`acc against secn1: mean FCT +17us [-9us to 43us], no difference shown with 6 repeats`.
+        """`acc against secn1, 6 pairs: mean FCT +17us [-9us to 43us], no difference shown`.
 
-        The interval is the difference's, in the metric's unit.
+        The interval is that of the difference, in the metric's unit.
         """
-        found = self.comparison
-        label = METRICS[found.metric].label
+        item = self.comparison
         where = f"{self.condition}: " if self.condition else ""
-        said = f"{describe_difference(found)}, {found.verdict}"
-        return f"{where}{found.tuner} against {found.baseline}: {label} {said}"
+        pairs = count(item.difference.n, "pair")
+        difference = f"{METRICS[item.metric].label} {describe_difference(item)}"
+        return f"{where}{item.tuner} against {item.baseline}, {pairs}: {difference}, {item.verdict}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run in an index. `problem` says why nothing could be read of it, "" if it could.
+    """A run in an index. `problem` says why the run could not be read; it is "" if it could be.
 
-    `asks` has each factor with its levels, `tuners` the baseline first. Counts are of trials; a
-    trial that is not finished is failed or missing. `alone` are figures of runs that compare
-    nothing. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
+    `asks` has each factor with its levels; `tuners` has the baseline first. Counts are of trials; a
+    trial that is not finished is failed or missing. `alone` has the figures of conditions with a
+    single tuner. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
     """
 
     folder: Path
@@ -82,7 +86,7 @@ class Entry:
     invalid: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     state: str = ""
-    headlines: tuple[Headline, ...] = ()
+    primary_results: tuple[PrimaryResult, ...] = ()
     alone: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     began_s: float = math.nan
@@ -107,7 +111,7 @@ class Entry:
 
     @property
     def question(self) -> str:
-        """What it asks: `secn1, secn2 by load (0.3, 0.6), 6 repeats`."""
+        """What the run varies: `secn1, secn2 by load (0.3, 0.6); 6 repeats`."""
         parts = [", ".join(self.tuners)]
         if self.asks:
             factors = [f"{name} ({', '.join(levels)})" for name, levels in self.asks.items()]
@@ -120,8 +124,8 @@ class Entry:
     def trials(self) -> str:
         """`36 done`, or `34 of 36 done, 1 invalid, 1 failed`."""
         total = max(self.planned, self.finished + len(self.failed))
-        whole = self.finished == total
-        parts = [f"{self.finished} done" if whole else f"{self.finished} of {total} done"]
+        done = f"{self.finished}" if self.finished == total else f"{self.finished} of {total}"
+        parts = [f"{done} done"]
         return ", ".join([*parts, *_wrong([self])])
 
     @property
@@ -130,27 +134,28 @@ class Entry:
         return not (self.problem or self.invalid or self.failed or self.missing)
 
     @property
-    def shown(self) -> list[Headline]:
-        """The headlines, real differences first, and the larger ones."""
+    def shown(self) -> list[PrimaryResult]:
+        """The primary results: significant ones first, then by metric and size of difference."""
 
-        def rank(headline: Headline) -> tuple[bool, int, float]:
-            found = headline.comparison
-            size = abs(found.difference.relative)
-            place = HEADLINES.index(found.metric)
-            return not found.real, place, -size if math.isfinite(size) else 0.0
+        def rank(result: PrimaryResult) -> tuple[bool, int, float]:
+            item = result.comparison
+            size = abs(item.difference.relative)
+            metric = PRIMARY_METRICS.index(item.metric)
+            return not item.real, metric, -size if math.isfinite(size) else 0.0
 
-        return sorted(self.headlines, key=rank)
+        return sorted(self.primary_results, key=rank)
 
     def to_json(self, report: str) -> dict[str, Any]:
         """Return the entry as JSON-ready data; `report` is the path of its page, "" if none."""
-        apart = ("folder", "headlines", "failed")
+        separate = ("folder", "primary_results", "failed")
         return {
             "folder": str(self.folder),
-            **plain({name: value for name, value in vars(self).items() if name not in apart}),
+            **plain({name: value for name, value in vars(self).items() if name not in separate}),
             "missing": self.missing,
             "failed": self.failed,
             "headlines": [
-                {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
+                {"condition": item.condition, **plain(item.comparison)}
+                for item in self.primary_results
             ],
             "report": report,
         }
@@ -181,19 +186,19 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         invalid=len(summary.invalid),
         failed={name: why for name, why in history.failed.items() if name not in finished},
         state=history.state,
-        headlines=tuple(
-            Headline(condition.label if several else "", comparison)
+        primary_results=tuple(
+            PrimaryResult(condition.label if several else "", comparison)
             for condition in summary.conditions
             for comparison in condition.comparisons
-            if comparison.metric in HEADLINES
+            if comparison.metric in PRIMARY_METRICS
         ),
         alone=tuple(_alone(summary.conditions, several)),
         warnings=tuple(
-            f"{severity} {in_words(told, len(trials))}"
+            f"{severity} {in_words(finding, len(trials))}"
             for severity in SEVERITIES
-            for told in findings(summary, severity)
+            for finding in findings(summary, severity)
         ),
-        # the journal is of wall time, also on a virtual rack; imports have none
+        # the journal has wall-clock times, on a virtual rack too; imports have no journal
         began_s=_known(history.began_s, min(began_s, default=math.nan)),
         ended_s=_known(history.ended_s, max(ended_s, default=math.nan)),
         wall_s=sum(walls_s) if walls_s else math.nan,
@@ -213,7 +218,7 @@ def unread_entry(folder: Path, problem: str, history: History) -> Entry:
 
 
 def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
-    """Return an index as JSON-ready data; beside each entry is the path of its report."""
+    """Return an index as JSON-ready data, of entries with the paths of their reports."""
     return {
         "format": INDEX_FORMAT,
         "runs": [entry.to_json(report) for entry, report in entries],
@@ -226,14 +231,14 @@ def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
     for condition, arm in ((one, arm) for one in alone for arm in one.arms if arm.valid):
         figures = [
             f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
-            for key in HEADLINES
+            for key in PRIMARY_METRICS
         ]
         where = f"{condition.label}: " if several else ""
         yield f"{where}{arm.tuner}: {', '.join(figures)}"
 
 
 def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
-    """Return each factor with its levels, in the order of their coming."""
+    """Return each factor with its levels, sorted; factors are in the order of the trials."""
     asks: dict[str, dict[str, None]] = {}
     for trial in trials:
         for name, level in factors_of(labels_of(trial.spec)).items():
@@ -268,21 +273,20 @@ def _facts(trials: Iterable[Trial], name: str) -> list[float]:
     return [float(one) for one in values if isinstance(one, int | float) and math.isfinite(one)]
 
 
-# Per run: the rest is in its report, and in index.json.
-_MAX_HEADLINES, _MAX_WARNINGS = 4, 3
+# How many of them an index shows of a run; the rest is in its report and in index.json.
+_MAX_RESULTS, _MAX_WARNINGS = 4, 3
 
 Shown = Sequence[tuple[Entry, str]]
 
 
 def index_page(title: str, shown: Shown, data: str) -> str:
-    """Return the page; `data` is its JSON file's name.
+    """Return the page; `data` is the name of its JSON file.
 
-    Beside each entry is its report's path as seen from the page, "" if it has none.
+    Each entry comes with its report's path relative to the page, "" if it has none.
     """
     about = (
-        "A difference is that of the means, paired by seed, with its 95% interval; real: paired "
-        "t-test, p below 0.05 after Holm's correction for all comparisons of a condition. Times "
-        "are in UTC, of the last trial's end. The same for a program: ",
+        f"Differences are those of the means, paired by seed. {VERDICTS_NOTE} 'Ended' is when the "
+        "last trial ended, in UTC. The same data for programs: ",
         Span(data, link=data),
         ".",
     )
@@ -298,7 +302,7 @@ def index_blocks(title: str, shown: Shown) -> list[Block]:
 
 
 def validity_text(shown: Shown) -> str:
-    """Return how many runs and trials there are, and whether all is well."""
+    """Return how many runs and trials there are, and how many are invalid, failed or not run."""
     entries = [entry for entry, _ in shown]
     runs = f"{len(entries)} run{'s' * (len(entries) != 1)}"
     done = f"{sum(entry.finished for entry in entries):,} trials done"
@@ -306,7 +310,7 @@ def validity_text(shown: Shown) -> str:
 
 
 def _wrong(entries: Sequence[Entry]) -> list[str]:
-    """Return how many trials are invalid, failed or were not run; what is 0 is left out."""
+    """Return how many trials are invalid, failed or were not run, without counts of 0."""
     counts = {
         "invalid": sum(entry.invalid for entry in entries),
         "failed": sum(len(entry.failed) for entry in entries),
@@ -316,7 +320,7 @@ def _wrong(entries: Sequence[Entry]) -> list[str]:
 
 
 def index_table(shown: Shown) -> Table:
-    """Return a row a run, below it what it asks, its headline and what is wrong."""
+    """Return a row per run, with a note of what it varies, its results and its problems."""
     rows = [
         Row(
             [
@@ -328,7 +332,7 @@ def index_table(shown: Shown) -> Table:
                 ", ".join(entry.versions),
                 entry.when,
             ],
-            note=_more(entry),
+            note=_note(entry),
         )
         for entry, report in shown
     ]
@@ -337,23 +341,23 @@ def index_table(shown: Shown) -> Table:
     return Table([Column(head, detail=head in details) for head in heads], rows)
 
 
-def _more(entry: Entry) -> Text:
-    """Return what a run asks, its headline and what is wrong."""
+def _note(entry: Entry) -> Text:
+    """Return what a run varies, its results and its problems."""
     parts: list[Text] = [Span(entry.problem, "bad")] if entry.problem else []
-    parts += [f"asks: {entry.question}"] if entry.tuners else []
-    parts += [f"• {said}" for said in _said(entry)]
+    parts += [f"tuners: {entry.question}"] if entry.tuners else []
+    parts += [f"• {sentence}" for sentence in _results(entry)]
     failed = list(entry.failed.items())[:_MAX_WARNINGS]
     parts += [Span(f"failed {trial}: {why}", "bad") for trial, why in failed]
-    for said in entry.warnings[:_MAX_WARNINGS]:
-        parts.append(Span(said, "bad" if said.startswith("invalid") else "warning"))
+    for warning in entry.warnings[:_MAX_WARNINGS]:
+        parts.append(Span(warning, "bad" if warning.startswith("invalid") else "warning"))
     more = max(0, len(entry.warnings) - _MAX_WARNINGS)
     more += max(0, len(entry.failed) - _MAX_WARNINGS)
     return joined([*parts, f"and {more} more findings" if more else ""])
 
 
-def _said(entry: Entry) -> list[str]:
-    """Return the headline, as sentences: the first comparisons, and how many more there are."""
-    sentences = [headline.sentence for headline in entry.shown] or list(entry.alone)
-    more = len(sentences) - _MAX_HEADLINES
+def _results(entry: Entry) -> list[str]:
+    """Return the results as sentences: the first comparisons, and how many more there are."""
+    sentences = [result.sentence for result in entry.shown] or list(entry.alone)
+    more = len(sentences) - _MAX_RESULTS
     rest = [f"and {more} more in its report"] if more > 0 else []
-    return [*sentences[:_MAX_HEADLINES], *rest]
+    return [*sentences[:_MAX_RESULTS], *rest]

@@ -1,22 +1,22 @@
 """Offered, delivered and discarded load: payload in the measured time, by flow, pattern, in total.
 
-Offered is the payload of flows that start in that time; flows that are to send for as long as the
-trial lasts always have more to send, so that nobody can say how much they offer. Delivered is what
-receivers accepted in it, whenever its flow began, and discarded what arrived and was thrown away.
-Shares are of the hosts' line rates.
+Offered load is the payload of flows that start in the measured time. A long-lived flow always has
+more to send, so its offered load is unknown. Delivered load is the payload that receivers accepted
+in this time, whenever its flow started; discarded load is what arrived and was not kept. Shares are
+of the hosts' line rates.
 
-A port towards a host counts all that arrives. A receiver discards of it what comes a second time,
-and under go-back-N whatever does not come in order: InfiniBand's reliable connection keeps nothing
-behind a gap (InfiniBand Architecture 1.2.1, 9.7.5.1; `RdmaHw::ReceiverCheckSeq` of HPCC's
-simulator). TCP and selective repeat discard repetitions only. So ports bound what was accepted, and
-these say what it was, the first that a flow has:
+A port towards a host counts everything that arrives. A receiver discards what arrives a second time
+and, under go-back-N, whatever does not arrive in order: InfiniBand's reliable connection keeps
+nothing behind a gap (InfiniBand Architecture 1.2.1, 9.7.5.1; `RdmaHw::ReceiverCheckSeq` of HPCC's
+simulator). TCP and selective repeat discard repetitions only. So a port's counter is an upper bound
+of what was accepted. The accepted payload of a flow is the first of these that is known:
 
-- readings of what its receiver had acknowledged, around the ends of the measured time (RoCE NICs);
-- its size, of a flow that starts and ends in that time;
-- of a finished flow that reaches over an end of it, what the port towards its host carried beside
-  the host's other flows; without samples of the port, as if it had one rate from start to end;
-- of one that did not finish, the same, but only where none of the host's flows sent anything again:
-  else nobody knows what its receiver kept.
+- samples of what its receiver had acknowledged, around the ends of the measured time (RoCE NICs);
+- its size, for a flow that starts and ends in the measured time;
+- for a finished flow that is only in part in the measured time: what the port towards its host
+  carried besides the host's other flows; without samples of the port, as if the flow had one rate;
+- for an unfinished flow the same, but only where none of the host's flows sent anything again:
+  elsewhere it is unknown what its receiver kept.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _AETH_BYTES = 4
 
 @dataclass(frozen=True)
 class FlowEnds:
-    """How flows ended and what is known of their way there; arrays (flows,) as in `FlowRecords`.
+    """How flows ended, and their progress until then; arrays (flows,) as in `FlowRecords`.
 
-    `acked` has readings of `acked_bytes` (readings, flows), as in `TrialRecord`, or None.
+    `acked` has samples of `acked_bytes` (samples, flows), as in `TrialRecord`, or is None.
     """
 
     end_ns: Ints
@@ -72,9 +72,9 @@ class FlowEnds:
 class Delivered:
     """Payload in bytes in the measured time, by flow, shapes (flows,); NaN if unknown.
 
-    `accepted` is what receivers had for the first time and in order, or held until it was.
-    `discarded` arrived and was thrown away; a host's is divided among the flows to it by what they
-    sent again.
+    `accepted` arrived for the first time, and in order or was held until it was. `discarded`
+    arrived and was not kept; that of a host is divided among the flows to it, in proportion to what
+    they sent again.
     """
 
     accepted: Floats
@@ -84,7 +84,7 @@ class Delivered:
 def measure_delivered(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> Delivered:
-    """Return what receivers accepted and discarded in the time that is measured."""
+    """Return the payload that receivers accepted and discarded in the measured time."""
     arrived = arrived_bytes(trial, testbed, schedule, ports, trial.measured_ns)
     later = arrived_bytes(trial, testbed, schedule, ports, (trial.warm_up_ns, _end_ns(trial)))
     begin_ns, stop_ns = trial.measured_ns
@@ -103,15 +103,15 @@ def measure_delivered(
     def by_host(values: Floats | Ints) -> Floats:
         return np.asarray(np.bincount(schedule.dst, values, len(arrived)), dtype=np.float64)
 
-    # of a host whose flows all finished: repetitions, overhead of programs and the options of
-    # acknowledgements are in the bytes until the trial's end as they are in the window's
+    # For a host whose flows all finished: repetitions, overhead of programs and options of
+    # acknowledgements have the same share in the window's bytes as in those until the trial's end.
     finished, in_order = by_host(~done) == 0, by_host(resent) == 0
     in_all = by_host(_at_one_rate(trial, schedule, ends, _end_ns(trial)))
     share = np.where(finished & (later > 0), in_all / np.maximum(later, 1.0), 1.0)
     rest = arrived * np.minimum(share, 1.0) - by_host(np.where(open_, 0.0, accepted))
-    whole = by_host(np.where(open_, guess, 0.0))
-    counted = np.isfinite(arrived) & (finished | in_order) & (whole > 0)
-    scale = np.where(counted, np.maximum(rest, 0.0) / np.where(whole > 0, whole, 1.0), math.nan)
+    guessed = by_host(np.where(open_, guess, 0.0))
+    counted = np.isfinite(arrived) & (finished | in_order) & (guessed > 0)
+    scale = np.where(counted, np.maximum(rest, 0.0) / np.where(guessed > 0, guessed, 1.0), math.nan)
     refined = np.minimum(guess * scale[schedule.dst], schedule.size_bytes)
     accepted = np.where(open_ & counted[schedule.dst], refined, accepted)
     return Delivered(accepted, _discarded(testbed, schedule, arrived, accepted, resent, ends))
@@ -125,24 +125,24 @@ def _discarded(
     resent: Floats,
     ends: FlowEnds,
 ) -> Floats:
-    """Return what hosts discarded, divided among the flows to them by what they sent again.
+    """Return what hosts discarded, shape (flows,), in proportion to what each flow sent again.
 
-    Nothing is discarded of flows that sent nothing twice: then what arrived and is not accepted yet
-    is on its way to be. Readings of flows apart, no more is than was sent again.
+    A host whose flows sent nothing again discards nothing: what arrived and is not accepted yet
+    will be. Without samples of flows, no more is discarded than was sent again.
     """
     hosts = len(testbed.hosts)
-    again = np.bincount(schedule.dst, resent, hosts)
-    beside = arrived - np.bincount(schedule.dst, accepted, hosts)
+    resent_to = np.bincount(schedule.dst, resent, hosts)
+    excess = arrived - np.bincount(schedule.dst, accepted, hosts)
     if ends.acked is None:
-        beside = np.minimum(beside, again)
-    thrown = np.where(again == 0, 0.0, np.maximum(beside, 0.0))
-    part = resent / np.where(again > 0, again, 1.0)[schedule.dst]
-    return np.asarray(thrown[schedule.dst] * part)
+        excess = np.minimum(excess, resent_to)
+    discarded = np.where(resent_to == 0, 0.0, np.maximum(excess, 0.0))
+    part = resent / np.where(resent_to > 0, resent_to, 1.0)[schedule.dst]
+    return np.asarray(discarded[schedule.dst] * part)
 
 
 def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds) -> Floats:
-    """Return what each flow sent again in the whole trial; NaN if that was not counted."""
-    if not mode_of(trial).has_packets:  # lost fluid is sent again, nothing arrives twice
+    """Return the bytes that each flow sent again in the whole trial; NaN if not counted."""
+    if not mode_of(trial).has_packets:  # the fluid model sends lost fluid again, none arrives twice
         return np.zeros(len(schedule))
     counted = np.where(ends.retransmits == MISSING, math.nan, ends.retransmits.astype(np.float64))
     payload = np.full(len(schedule), float(testbed.mss_bytes))
@@ -152,20 +152,19 @@ def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: 
 
 
 def _acked_at(schedule: Schedule, ends: FlowEnds, at_ns: int) -> Floats:
-    """Return what each flow had acknowledged at a time, (flows,); NaN without readings.
+    """Return the bytes of each flow acknowledged until a time, (flows,); NaN without samples.
 
-    Between two readings it is at one rate.
+    Between two samples a flow is taken to have one rate.
     """
     size = schedule.size_bytes.astype(np.float64)
-    found = np.full(len(schedule), math.nan)
     if ends.acked is None or not len(ends.acked.t_ns):
-        return found
+        return np.full(len(schedule), math.nan)
     t_ns, rows = ends.acked.t_ns, ends.acked["acked_bytes"]
     counted = np.where(rows == MISSING, math.nan, rows.astype(np.float64))
     later = int(np.searchsorted(t_ns, at_ns))
     if later < len(t_ns):
         high_ns, high = np.full(len(schedule), t_ns[later]), counted[later]
-    else:  # the trial was over before: all that ended has its size
+    else:  # the trial was over before, so that finished flows have their size
         high_ns, high = ends.end_ns, np.where(ends.status == DONE, size, math.nan)
         high = np.where(np.isnan(counted[-1]), math.nan, high)
     low_ns, low = schedule.start_ns, np.where(np.isnan(counted[0]), math.nan, 0.0)
@@ -174,16 +173,19 @@ def _acked_at(schedule: Schedule, ends: FlowEnds, at_ns: int) -> Floats:
         low_ns = np.where(after, t_ns[later - 1], low_ns)
         low = np.where(after, counted[later - 1], low)
     part = (at_ns - low_ns) / np.maximum(high_ns - low_ns, 1)
-    found = low + (high - low) * np.clip(part, 0.0, 1.0)
+    acked = low + (high - low) * np.clip(part, 0.0, 1.0)
     known = ~np.isnan(counted[0])
-    over = known & (ends.status == DONE) & (ends.end_ns <= at_ns)
-    found[over] = size[over]
-    found[known & (schedule.start_ns >= at_ns)] = 0.0
-    return np.asarray(found, dtype=np.float64)
+    ended = known & (ends.status == DONE) & (ends.end_ns <= at_ns)
+    acked[ended] = size[ended]
+    acked[known & (schedule.start_ns >= at_ns)] = 0.0
+    return np.asarray(acked, dtype=np.float64)
 
 
 def _at_one_rate(trial: TrialSpec, schedule: Schedule, ends: FlowEnds, stop_ns: int) -> Floats:
-    """Return what each flow delivers from the warm-up's end until a time, at one rate: (flows,)."""
+    """Return the bytes that each flow delivers from the warm-up's end until a time, (flows,).
+
+    It is taken to have one rate from its start to its end.
+    """
     begin_ns = trial.warm_up_ns
     ends_ns = np.where(ends.status == DONE, ends.end_ns, _end_ns(trial))
     ends_ns = np.where(ends.status == LONG_LIVED, trial.duration_ns, ends_ns)
@@ -202,27 +204,28 @@ def arrived_bytes(
 ) -> Floats:
     """Return the payload that ports sent to each host in a window, (hosts,); NaN if unknown.
 
-    It includes what arrives twice or is discarded. Between two samples a port sends evenly. Headers
-    are TCP's or RoCE's; at a host that gets both kinds, by their shares of its payload.
+    It includes what arrives twice or is discarded. Between two samples a port is taken to have one
+    rate. Headers are TCP's or RoCE's; for a host that receives both, by their shares of its
+    payload.
     """
     arrived = np.full(len(testbed.hosts), math.nan)
     if not len(ports.t_ns):
         return arrived
-    number = {name: place for place, name in enumerate(testbed.hosts)}
+    host_index = {name: index for index, name in enumerate(testbed.hosts)}
     wire, packets = np.zeros(len(arrived)), np.zeros(len(arrived))
-    for place, queue in enumerate(testbed.queues):
-        host = number.get(testbed.peer_device(queue).name)
+    for index, queue in enumerate(testbed.queues):
+        host = host_index.get(testbed.peer_device(queue).name)
         if host is None:
             continue
         for total, counter in ((wire, ports.tx_bytes), (packets, ports.tx_packets)):
-            read = not (counter[:, place] == MISSING).any()
-            total[host] += _grown(ports.t_ns, counter[:, place], window_ns) if read else math.nan
+            read = not (counter[:, index] == MISSING).any()
+            total[host] += _grown(ports.t_ns, counter[:, index], window_ns) if read else math.nan
     share = _roce_share(trial, testbed, schedule)
     roce = trial.host.roce
     roce_header = ROCE_HEADER_BYTES + (roce.telemetry_bytes if roce else 0)
     arrived = wire - (HEADER_BYTES + share * (roce_header - HEADER_BYTES)) * packets
     if roce is not None:
-        # of full packets and acknowledgements, by the number of both together and their bytes
+        # the number and the bytes of full packets and acknowledgements together give those of each
         full, ack = roce.payload_bytes, _AETH_BYTES
         only = share == 1
         arrived[only] = (arrived - ack * packets)[only] * full / (full - ack)
@@ -230,7 +233,7 @@ def arrived_bytes(
 
 
 def _grown(t_ns: Ints, counter: Ints, window_ns: tuple[int, int]) -> float:
-    """Return by how much a counter grew in a window; it was 0 at time 0, when nothing was sent."""
+    """Return by how much a counter grew in a window; it is 0 at time 0."""
     begin, end = np.interp(window_ns, np.r_[0, t_ns], np.r_[0, counter])
     return float(end - begin)
 
@@ -254,9 +257,9 @@ _BYTES = tuple(f"{name}_bytes" for name in AMOUNTS)
 
 @dataclass(frozen=True)
 class Load:
-    """Payload in bytes of a pattern or of all; NaN if unknown. `capacity_bytes` is at line rate.
+    """Payload in bytes of a pattern or of all patterns together; NaN if unknown.
 
-    The amounts are in the order of `AMOUNTS`.
+    `capacity_bytes` is what the hosts can send at line rate. Amounts are in the order of `AMOUNTS`.
     """
 
     offered_bytes: float
@@ -286,31 +289,31 @@ class TrialLoad:
 def measure_load(result: TrialResult) -> TrialLoad:
     """Return a finished trial's load. Raises InputError for a table that cannot be read.
 
-    It is computed for trials of versions that did not write it down or meant something else by it,
-    and for imports.
+    It is what the trial recorded, or is computed for imports and for trials of versions that did
+    not record it or gave it another meaning.
     """
     if is_current_load_fact(result.facts.get(LOAD_FACT) or {}):
         return _from_json(result.facts[LOAD_FACT])
     table, flows, testbed = result.table("schedule"), result.table("flows"), result.testbed
     spec, classes = result.spec, class_names(result.spec.traffic)
-    there = tuple(dict.fromkeys(table["class"].tolist()))
-    if not set(there) <= set(classes):  # of an import nobody knows the patterns
-        spec, classes = replace(spec, traffic=()), there
+    named = tuple(dict.fromkeys(table["class"].tolist()))
+    if not set(named) <= set(classes):  # the traffic patterns of an import are unknown
+        spec, classes = replace(spec, traffic=()), named
     schedule = Schedule(
         start_ns=table["start_ns"],
-        src=_places(table["src"], testbed.hosts),
-        dst=_places(table["dst"], testbed.hosts),
+        src=_indices(table["src"], testbed.hosts),
+        dst=_indices(table["dst"], testbed.hosts),
         size_bytes=table["bytes"],
-        klass=_places(table["class"], classes),
+        klass=_indices(table["class"], classes),
         classes=classes,
     )
-    status = _places(flows["status"], STATUS_NAMES)
+    status = _indices(flows["status"], STATUS_NAMES)
     ends = FlowEnds(flows["end_ns"], status, flows["retransmits"], _sampled(result))
     return _measure(spec, testbed, schedule, ends, result.ports)
 
 
 def _sampled(result: TrialResult) -> Samples | None:
-    """Return what flows had acknowledged at their samples; None if there are none."""
+    """Return a trial's samples of the flows' acknowledged bytes; None if there are none."""
     table, flows = result.table("flow_samples"), len(result.table("flows")["flow_id"])
     rows = len(table["t_ns"]) // max(1, flows)
     if not rows:
@@ -319,9 +322,10 @@ def _sampled(result: TrialResult) -> Samples | None:
     return Samples(table["t_ns"][:rows], {"acked_bytes": acked})
 
 
-def _places(names: NDArray[Any], known: Sequence[str]) -> Ints:
-    number = {name: place for place, name in enumerate(known)}
-    return np.fromiter(map(number.__getitem__, names.tolist()), np.int64, len(names))
+def _indices(names: NDArray[Any], known: Sequence[str]) -> Ints:
+    """Return the index of each name in `known`."""
+    index = {name: number for number, name in enumerate(known)}
+    return np.fromiter(map(index.__getitem__, names.tolist()), np.int64, len(names))
 
 
 def load_facts(
@@ -332,37 +336,38 @@ def load_facts(
 
 
 def ends_of(record: TrialRecord) -> FlowEnds:
-    """Return how a trial's flows ended, with the readings of them that it has."""
+    """Return how a trial's flows ended, with the samples of them that it has."""
     flows = record.flows
     acked = record.acked or record.samples.get(FLOW_SCOPE)
     return FlowEnds(flows.end_ns, flows.status, flows.retransmits, acked)
 
 
 def to_json(load: TrialLoad) -> dict[str, Any]:
-    """Return a load as JSON-ready data; what is unknown is None."""
+    """Return a load as JSON-ready data, with None where it is unknown."""
 
-    def told(part: Load) -> dict[str, Any]:
+    def entry(part: Load) -> dict[str, Any]:
         shares = {f"{name}_load": _rounded(part.share(name), 6) for name in AMOUNTS}
         amounts = {key: _rounded(getattr(part, key)) for key in _BYTES}
         return {**shares, **amounts}
 
     return {
-        **told(load.total),
+        **entry(load.total),
         "measured_ns": list(load.measured_ns),
         "capacity_bytes": round(load.total.capacity_bytes),
-        "patterns": {name: told(part) for name, part in load.patterns.items()},
+        "patterns": {name: entry(part) for name, part in load.patterns.items()},
     }
 
 
 def _from_json(data: Mapping[str, Any]) -> TrialLoad:
     capacity = float(data["capacity_bytes"])
 
-    def part(told: Mapping[str, Any]) -> Load:
-        amounts = (told[key] for key in _BYTES)
-        return Load(*[math.nan if one is None else float(one) for one in (*amounts, capacity)])
+    def part(entry: Mapping[str, Any]) -> Load:
+        amounts = (entry[key] for key in _BYTES)
+        values = (*amounts, capacity)
+        return Load(*[math.nan if value is None else float(value) for value in values])
 
     begin_ns, end_ns = data["measured_ns"]
-    patterns = {name: part(told) for name, told in data["patterns"].items()}
+    patterns = {name: part(entry) for name, entry in data["patterns"].items()}
     return TrialLoad((begin_ns, end_ns), part(data), patterns)
 
 
@@ -375,12 +380,13 @@ def _measure(
 ) -> TrialLoad:
     window = trial.measured_ns
     capacity, count = capacity_bytes(testbed, window), len(schedule.classes)
-    begun = (schedule.start_ns >= window[0]) & (schedule.start_ns < window[1])
-    offered = np.bincount(schedule.klass, schedule.size_bytes * begun, count).astype(np.float64)
+    started = (schedule.start_ns >= window[0]) & (schedule.start_ns < window[1])
+    offered = np.bincount(schedule.klass, schedule.size_bytes * started, count).astype(np.float64)
     offered[np.unique(schedule.klass[ends.status == LONG_LIVED])] = math.nan
-    found = measure_delivered(trial, testbed, schedule, ends, ports)
+    by_flow = measure_delivered(trial, testbed, schedule, ends, ports)
     delivered, discarded = (
-        np.bincount(schedule.klass, by_flow, count) for by_flow in (found.accepted, found.discarded)
+        np.bincount(schedule.klass, amounts, count)
+        for amounts in (by_flow.accepted, by_flow.discarded)
     )
     columns = np.stack([offered, delivered, discarded])
 
@@ -390,5 +396,5 @@ def _measure(
     return TrialLoad(
         window,
         load(columns.sum(axis=1)),
-        {name: load(columns[:, place]) for place, name in enumerate(schedule.classes)},
+        {name: load(columns[:, index]) for index, name in enumerate(schedule.classes)},
     )

@@ -1,7 +1,7 @@
-"""Which flows and samples count, and what a counter counted.
+"""The measured window of a trial: which flows and samples count, and by how much counters grew.
 
-This is the one place that knows what a warm-up leaves out: flows that start in it, samples taken in
-it, and what counters had counted when it ended.
+The window begins when the warm-up ends. Only this module knows what a warm-up excludes: flows that
+start in it, samples taken in it, and what counters had counted when it ended.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ def measured_flows(result: TrialResult) -> NDArray[np.bool_]:
 
 
 def measured_samples(samples: Samples, measured_ns: tuple[int, int]) -> Samples:
-    """Return the samples of the time that is measured, while flows arrived.
+    """Return the samples of the measured time, while flows arrived. Counters are as read.
 
-    If those are fewer than two, all samples after the warm-up, or else all. Counters are as they
-    were read.
+    With fewer than two of them, return all samples after the warm-up, or else all.
     """
     first = _first(samples, measured_ns[0])
     upto = int(np.searchsorted(samples.t_ns, measured_ns[1], side="right"))
@@ -36,16 +35,16 @@ def measured_samples(samples: Samples, measured_ns: tuple[int, int]) -> Samples:
 
 
 def after_warm_up(result: TrialResult, scope: Scope) -> Samples:
-    """Return a scope's samples from the warm-up's end on, counters less what they had then.
+    """Return a scope's samples from the warm-up's end on, drain included.
 
-    They include the drain. Without a warm-up they are the samples as they were read.
+    Counters count from the warm-up's end. Without a warm-up the samples are as read.
     """
     samples = result.ports if scope == "queue" else result.samples(scope)
     return since(samples, scope, result.spec.warm_up_ns)
 
 
 def since(samples: Samples, scope: Scope, from_ns: int) -> Samples:
-    """Return the samples from `from_ns` on, counters less their last value until then."""
+    """Return the samples from `from_ns` on; counters count from their last value until then."""
     before = int(np.searchsorted(samples.t_ns, from_ns, side="right")) - 1
     if not from_ns or before < 0:
         return samples

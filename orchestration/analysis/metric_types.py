@@ -1,4 +1,4 @@
-"""What an entry of the catalogue of metrics (`metrics`) says of one."""
+"""The entries of the catalogue of metrics (`metrics`): name, unit, scope, aggregation, source."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestration.render.numbers import Unit
 if TYPE_CHECKING:
     from orchestration.results.reader import TrialResult
 
-# What a metric is one figure of. `pair` are those of two trials together.
+# What a metric is measured at. `pair` are metrics of two trials together.
 Scope = Literal["flow", "queue", "port", "class", "switch", "host", "trial", "pair"]
 # How it is aggregated: over flows, samples, or targets.
 Law = Literal[
     "mean", "quantile", "maximum", "deviation", "share", "ratio", "count", "total", "distance"
 ]
 Better = Literal["lower", "higher"]
-# Which function of `trial_figures` computes it, with others of the same data.
+# The data from which `trial_metrics` computes it, together with others of the same data.
 Source = Literal[
     "flow-classes", "flows", "flow-samples", "queues", "links", "devices", "paths", "load",
     "balance", "hosts-links", "pair", "own",
@@ -38,16 +38,17 @@ class FlowChoice:
 class Metric:
     """A metric of a trial, or of a pair of trials.
 
-    `columns` are the tables' columns that it is computed from. A metric of one's own is computed by
-    `of`. If `compared`, tuners are tested against each other on it. A figure that `may_be_zero`
-    where all is well is no objective: regret is relative.
+    `law` is how it is aggregated, `columns` are the tables' columns from which it is computed. A
+    metric of a user's own is computed by `of`. If `compared`, tuners are tested against each other
+    on it. A metric that `may_be_zero` cannot be an objective of a search, because regret is
+    relative.
 
     A metric with a `family` is compared between runs. Its margin, set for the key or the family, is
     a share of A's value, or `floor` in its unit if that is more. A metric with a `distance`
     compares whole distributions: it is never negative, and its margin is a share of A's mean
-    ("mean") or of all flows ("cdf"). `klass` is its class of flow sizes, `topic` what a difference
-    in a setting could move. `short` is its label where a line has less room, `statement` the title
-    of a picture of it, where `{}` are the figures.
+    ("mean") or of all flows ("cdf"). `klass` is its class of flow sizes; `topic` is the group of
+    metrics that a difference in a setting affects together. `short` is its label where there is
+    less room, `statement` the title of a figure of it, in which `{}` stands for the values.
     """
 
     key: str
@@ -78,10 +79,10 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The title of a picture; `{}` stands for the figures."""
+        """The title of a figure; `{}` stands for the values."""
         return self.statement or f"{self.label[0].upper()}{self.label[1:]}: {{}}"
 
     @property
     def tail(self) -> float | None:
-        """The quantile of chosen flows that is taken over repeats together; None if it is none."""
+        """The quantile, if it is one of chosen flows of all repeats together; else None."""
         return self.quantile if self.flows else None

@@ -1,9 +1,9 @@
-"""The catalogue of metrics: name, unit, direction, law and data of each, and how it is shown.
+"""The catalogue of metrics: name, unit, direction, aggregation and data of each, and its labels.
 
-Reports, comparisons, papers, searches, adaptive repeats and telemetry read it; nothing else says
-what a metric is called, its unit, or which way is better. A metric of one's own is one `Metric`
-that has `of`, offered as an entry point of `closloop.metrics` or in a Python file that the
-environment variable CLOSLOOP_METRICS names (`file.py:NAME`, several separated by commas).
+Reports, comparisons, papers, searches, adaptive repeats and telemetry use it; names, units and
+directions of metrics are defined nowhere else. A user's own metric is a `Metric` with the function
+`of`, offered as an entry point of `closloop.metrics` or in a Python file that the environment
+variable CLOSLOOP_METRICS names (`file.py:NAME`, several separated by commas).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from orchestration.core.plugins import PluginError, load, offered
 from orchestration.core.problems import of_value
 from orchestration.render.numbers import Unit
 
-# The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
+# The papers' flow-size classes by name: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
 SIZE_CLASSES = {
     "all": "all",
-    "small": "(0, 100KB]",
-    "medium": "(100KB, 10MB)",
-    "large": "[10MB, ∞)",
+    "small": "up to 100KB",
+    "medium": "100KB to 10MB",
+    "large": "10MB and more",
 }
 SLOWDOWN_STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
 QUANTILES = (0.5, 0.95, 0.99)
 
-# Smaller differences never matter, whatever the percentage: one packet in a queue, rare marks.
+# Margins are never smaller than this, whatever the percentage: one packet in a queue, rare marks.
 _PACKET_BYTES, _MARKED_SHARE, _UTILISATION, _DROPPED_SHARE = 1_500.0, 0.002, 0.005, 0.0005
 _SHORT, _MICE, _LONG, _ELEPHANTS = 10_000, 100_000, 1_000_001, 10_000_000
 
-# Where the papers' figures come from, as tables and columns of a run folder.
+# The data of metrics, as tables and columns of a run folder.
 _FCT, _SLOWDOWN = ("flows.fct_ns", "schedule.bytes"), ("flows.fct_ns", "flows.ideal_ns")
 _QUEUE, _SENT = ("ports.qlen_bytes",), ("ports.tx_bytes", "ports.tx_packets")
 _ACKED = ("flow_samples.acked_bytes",)
@@ -50,7 +50,7 @@ def fct_key(klass: str) -> str:
     return f"fct_mean_ns_{klass}"
 
 
-# Groups of metrics that a difference in a setting can move.
+# Topics: groups of metrics that a difference in a setting can affect.
 SLOWDOWN, TAIL, FCT, QUEUE, MARKS = "slowdown", "tail slowdown", "FCT", "queues", "marks"
 UTILISATION, DROPS = "utilisation", "drops"
 
@@ -59,9 +59,9 @@ SLOWDOWN_WASSERSTEIN, SLOWDOWN_KS = "slowdown_wasserstein", "slowdown_ks"
 QUEUE_WASSERSTEIN = "queue_wasserstein_bytes"
 DROPPED_SHARE = "dropped_share"
 
-# What a campaign's answer says of each tuner.
-HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
-# What a report's tables have of queues and links, and of NICs and buffers.
+# The primary metrics: a campaign's answer has them for each tuner.
+PRIMARY_METRICS = (fct_key("all"), slowdown_key("p99", "all"))
+# The metrics of a report's tables: of queues and links, and of NICs and buffers.
 FABRIC = (
     "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",
     "utilisation_hosts", "utilisation_fabric", "utilisation_max", "dropped_packets", "retransmits",
@@ -158,7 +158,7 @@ def _per_switch(key: str, label: str, column: str, **more: Any) -> Metric:
 
 
 def _lasting(key: str, label: str, law: Law, columns: tuple[str, ...], **more: Any) -> Metric:
-    """Return a metric of samples of flows that last; `unit` is "ratio" unless given."""
+    """Return a metric of samples of long-lived flows; `unit` is "ratio" unless given."""
     unit = more.pop("unit", "ratio")
     return Metric(key, label, unit, "flow", law, source="flow-samples", columns=columns, **more)
 
@@ -166,7 +166,7 @@ def _lasting(key: str, label: str, law: Law, columns: tuple[str, ...], **more: A
 def _port(
     key: str, label: str, unit: Unit, law: Law, scope: Scope = "queue", **more: Any
 ) -> Metric:
-    """Return a metric that the papers print of queues, links or traffic classes."""
+    """Return a metric of the papers of queues, links or traffic classes."""
     columns = _QUEUE if scope == "queue" else _SENT
     return Metric(key, label, unit, scope, law, source="hosts-links", columns=columns, **more)
 
@@ -179,7 +179,7 @@ _ORDER = ("hosts.out_of_order_packets", "hosts.received_packets")
 _MARKS = ("ports.marked_packets", "ports.tx_packets")
 _DROPS = ("ports.dropped_packets", "ports.tx_packets")
 
-# What a report has of each trial.
+# The metrics of each trial in a report.
 _REPORT: tuple[Metric, ...] = (
     *_mean_fcts(),
     *_slowdowns(),
@@ -222,7 +222,7 @@ _REPORT: tuple[Metric, ...] = (
            "ratio", source="paths", columns=("ports.tx_packets",)),
 )  # fmt: skip
 
-# What the papers print of each trial, besides the two loads of the report.
+# The metrics of each trial in the papers, besides the two loads of the report.
 _PAPERS: tuple[Metric, ...] = (
     Metric("slowdown_mean", "mean FCT slowdown", "ratio", "flow", "mean", source="flows",
            columns=_SLOWDOWN, short="mean slowdown", flows=_BY_SLOWDOWN),
@@ -252,11 +252,12 @@ _PAPERS: tuple[Metric, ...] = (
     _lasting("power", "power", "ratio", (*_ACKED, *_RTT), better="higher"),
     _lasting("fairness", "Jain's index", "ratio", _ACKED, better="higher"),
     _lasting("lost", "packets lost by flow", "ratio", _DROPS[:1], may_be_zero=True),
-    _lasting("lost_later", "of them then", "ratio", _DROPS[:1], may_be_zero=True),
+    _lasting("lost_later", "packets lost by flow, steady state", "ratio", _DROPS[:1],
+             may_be_zero=True),
     _port("queue_mean", "mean queue, all ports", "bytes", "mean"),
-    _port("queue_std", "its deviation", "bytes", "deviation"),
+    _port("queue_std", "queue deviation, all ports", "bytes", "deviation"),
     _port("receiver_queue_mean", "mean queue, receiver's ports", "bytes", "mean"),
-    _port("receiver_queue_std", "its deviation", "bytes", "deviation"),
+    _port("receiver_queue_std", "queue deviation, receiver's ports", "bytes", "deviation"),
     _port("throughput", "throughput, all hosts", "bps", "total", "port", better="higher"),
     _port("receiver_throughput", "throughput, receiver", "bps", "total", "port", better="higher"),
     Metric("lost_share", "packets lost", "share", "trial", "share", source="balance",
@@ -266,13 +267,15 @@ _PAPERS: tuple[Metric, ...] = (
     Metric("flowlets_of_a_flow", "flowlets of a flow", "ratio", "switch", "ratio",
            source="balance", columns=("switches.flowlets",)),
     _port("class_share", "RDMA's share", "share", "share", "class", better="higher"),
-    _port("class_shortfall", "RDMA below its weight", "share", "share", "class", may_be_zero=True),
-    _port("class_unfairness", "RDMA off its weight", "share", "share", "class", may_be_zero=True),
-    _port("class_fairness", "RDMA's nearness to its weight", "ratio", "ratio", "class",
+    _port("class_shortfall", "RDMA's shortfall from its weight", "share", "share", "class",
+          may_be_zero=True),
+    _port("class_unfairness", "RDMA's deviation from its weight", "share", "share", "class",
+          may_be_zero=True),
+    _port("class_fairness", "RDMA's fairness by weight", "ratio", "ratio", "class",
           better="higher"),
 )  # fmt: skip
 
-# Figures of two trials together, and of what a comparison of runs counts apart.
+# Metrics of two trials together, and those that only comparisons of runs have.
 _PAIRS: tuple[Metric, ...] = (
     Metric(FCT_RATIO, "FCT, flow by flow", "ratio", "flow", "ratio", source="pair", columns=_FCT,
            family=FCT_RATIO, topic=FCT),
@@ -302,7 +305,7 @@ _GROUP, _VARIABLE = "closloop.metrics", "CLOSLOOP_METRICS"
 
 
 class Catalogue(Mapping[str, Metric]):
-    """All metrics by key, those of the user's own last. Raises InputError for one that is wrong."""
+    """All metrics by key, a user's own last. Raises InputError if one of these is wrong."""
 
     def __getitem__(self, key: str) -> Metric:
         return _known()[key]
@@ -315,76 +318,78 @@ class Catalogue(Mapping[str, Metric]):
 
     @property
     def own(self) -> tuple[Metric, ...]:
-        """Those that the user brought."""
+        """The metrics of a user's own."""
         return tuple(metric for metric in self.values() if metric.of is not None)
 
     @property
     def report(self) -> tuple[Metric, ...]:
-        """Those that a report has of each trial."""
+        """The metrics of each trial in a report."""
         return (*_REPORT, *self.own)
 
     @property
     def papers(self) -> dict[str, Metric]:
-        """Those that a paper's claims may name."""
+        """The metrics that a paper's claims may name."""
         loads = (self["offered_load"], self["delivered_load"])
         return {metric.key: metric for metric in (*_PAPERS, *loads, *self.own)}
 
     @property
     def between_runs(self) -> tuple[Metric, ...]:
-        """Those on which runs are compared, in the order in which they are shown."""
+        """The metrics on which runs are compared, in the order in which they are shown."""
         return (*(self[key] for key in _BETWEEN_RUNS), *self.own)
 
     @property
     def of_a_trial(self) -> tuple[str, ...]:
-        """The keys of those that one trial has, the papers' first."""
+        """The keys of the metrics of a single trial, the papers' first."""
         return tuple(dict.fromkeys([*self.papers, *(metric.key for metric in self.report)]))
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """The keys of those that a search can choose by: those of a trial that are above 0."""
+        """The keys of the metrics that can be a search's objective: those always above 0."""
         return tuple(key for key in self.of_a_trial if not self[key].may_be_zero)
 
     def canonical(self, name: str) -> str:
-        """Return a trial's metric as results have it; "" if there is no such metric.
+        """Return the key of a trial's metric as in results; "" if there is no such metric.
 
-        The statistic may come first, as in `mean_slowdown`.
+        In `name` the statistic may come first, as in `mean_slowdown`.
         """
         first, _, rest = name.partition("_")
         known = self.of_a_trial
-        return next((one for one in (name, f"{rest}_{first}") if one in known), "")
+        return next((key for key in (name, f"{rest}_{first}") if key in known), "")
 
 
 METRICS = Catalogue()
 
 
-# Ours, which the entry point `OURS` offers.
+# closloop's own metrics, which the entry point `OURS` offers.
 OURS = "catalogue"
 CATALOGUE = tuple({metric.key: metric for metric in (*_REPORT, *_PAPERS, *_PAIRS)}.values())
 
 
 @cache
 def _known() -> dict[str, Metric]:
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     groups = sorted(offered(_GROUP), key=lambda name: name != OURS)
     for reference in [*groups, *filter(None, os.environ.get(_VARIABLE, "").split(","))]:
         try:
-            brought: Any = load(reference.strip(), _GROUP)
+            loaded: Any = load(reference.strip(), _GROUP)
         except PluginError as error:
             raise InputError([of_value(error, "metrics")]) from error
-        for metric in brought if isinstance(brought, list | tuple) else [brought]:
-            found[_checked(metric, reference, found).key] = metric
-    return found
+        for metric in loaded if isinstance(loaded, list | tuple) else [loaded]:
+            metrics[_checked(metric, reference, metrics).key] = metric
+    return metrics
 
 
 def _checked(metric: Any, reference: str, known: Mapping[str, Metric]) -> Metric:
     if not isinstance(metric, Metric) or (metric.of is None and metric not in CATALOGUE):
         raise InputError.single(
             "metrics",
-            f"{reference} is no closloop.Metric with `of`, the function that computes it",
+            f"{reference} is not a closloop.Metric with `of`, the function that computes it",
             "write it like closloop.Metric(key, label, unit, scope, law, of=function)",
         )
     if metric.key in known:
         raise InputError.single(
-            "metrics", f"{reference} has the key {metric.key!r}, which is taken", "choose another"
+            "metrics",
+            f"{reference} has the key {metric.key!r}, which another metric has",
+            "choose another key",
         )
     return metric

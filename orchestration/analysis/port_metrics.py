@@ -1,8 +1,9 @@
-"""Figures of a trial's ports: queues, marks, utilisation, throughput, classes, packet-hops.
+"""Metrics of a trial's ports: queues, marks, utilisation, throughput, classes, packet-hops.
 
 Queue metrics use samples taken while flows arrived, from the warm-up's end to the trial's duration,
-because a long drain would dilute them. Counters count from the warm-up's end to the trial's. A run
-that has only a histogram of its queues may be of another time: `queue_span` says which.
+because a long drain would dilute them. Counters count from the warm-up's end to the trial's. A
+histogram of queues, which is all that some imports have, may be of another time, which `queue_span`
+gives.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def measure_ports(result: TrialResult) -> PortFigures:
         "dropped_packets": counted(after_warm_up(result, "queue").dropped_packets),
     }
     if not len(queue) and HISTOGRAM_FACT in result.facts:
-        found = QueueHistogram.of(result.facts[HISTOGRAM_FACT], result.testbed)
-        return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
+        lengths = QueueHistogram.of(result.facts[HISTOGRAM_FACT], result.testbed)
+        ccdf = lengths.ccdf(QUEUE_GRID_BYTES)
+        return PortFigures({**scalars, **lengths.scalars}, ccdf, lengths.means)
     return PortFigures(scalars, _ccdf(queue), means)
 
 
@@ -111,12 +113,12 @@ def measure_throughput(result: TrialResult) -> dict[str, float]:
     """Return the papers' figures of queues, throughput and traffic classes that a trial has.
 
     Throughput is payload that arrives: bytes sent minus the headers of all packets. So
-    acknowledgements count 0, and what is sent again or thrown away by its receiver counts; goodput
-    is what was acknowledged.
-    The receiver is the host to which most bytes are sent. The class share is the first traffic
-    class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
-    1 - share / (the class's part of the weights); unfairness is its absolute value. Fairness, by
-    which a search can choose, is the lesser of share / part and its inverse: 1 at best.
+    acknowledgements count 0, and payload counts although it was sent again or is discarded by its
+    receiver; goodput is what was acknowledged. The receiver is the host to which most bytes are
+    sent. The class share is the share of the first traffic class (RDMA in ACC's figure 8) in the
+    bytes sent to the receiver. The shortfall is 1 - class share / (the class's share of the
+    weights); unfairness is its absolute value. Fairness, by which a search can choose, is that
+    quotient or its inverse, whichever is less: 1 at best.
     """
     testbed, ports = result.testbed, measured_samples(result.ports, result.spec.measured_ns)
     if len(ports.t_ns) < 2:
@@ -153,7 +155,7 @@ def measure_throughput(result: TrialResult) -> dict[str, float]:
 
 
 def _receiver(result: TrialResult) -> str:
-    """Return the host to which most bytes are sent, the first by name of several; "" if none."""
+    """Return the host to which most bytes are sent, "" if none; of several, the first by name."""
     schedule = result.table("schedule")
     names, which = np.unique(schedule["dst"].astype(str), return_inverse=True)
     if not len(names):
@@ -169,9 +171,9 @@ class QueueHistogram:
     """Queue lengths of a run that has only a histogram, as written by the HPCC simulator.
 
     The fact `queue_histogram` has `bin_bytes` and, by queue label, the number of samples in each
-    bin. A bin's lower edge stands for its lengths. `queue_span` says of which time they are.
-    `edges_bytes` and `weight` (bins,) are over all queues; `means` is (queues,), NaN if
-    unknown.
+    bin. All lengths of a bin are taken as its lower edge. `edges_bytes` and `weight` (bins,) are
+    over all queues; `means` is (queues,), NaN if unknown. `queue_span` gives the time of the
+    samples.
     """
 
     edges_bytes: Floats
@@ -187,10 +189,10 @@ class QueueHistogram:
         weight = np.zeros(len(edges))
         means = np.full(len(testbed.queues), math.nan)
         for number, queue in enumerate(testbed.queues):
-            mine = np.array(counts.get(queue.label, ()), dtype=np.float64)
-            weight[: len(mine)] += mine
-            if mine.sum():
-                means[number] = edges[: len(mine)] @ mine / mine.sum()
+            samples = np.array(counts.get(queue.label, ()), dtype=np.float64)
+            weight[: len(samples)] += samples
+            if samples.sum():
+                means[number] = edges[: len(samples)] @ samples / samples.sum()
         return cls(edges, weight, means)
 
     @property
@@ -218,12 +220,12 @@ class QueueHistogram:
 
     def binned(self, edges_bytes: Floats) -> Floats:
         """Return the samples in other bins, shape (1, bins): bin i holds lengths up to its edge."""
-        place = np.minimum(np.searchsorted(edges_bytes, self.edges_bytes), len(edges_bytes) - 1)
-        return np.bincount(place, self.weight, len(edges_bytes)).astype(np.float64)[None, :]
+        bin_of = np.minimum(np.searchsorted(edges_bytes, self.edges_bytes), len(edges_bytes) - 1)
+        return np.bincount(bin_of, self.weight, len(edges_bytes)).astype(np.float64)[None, :]
 
 
 def queue_span(facts: Mapping[str, Any]) -> str:
-    """Return of which time a run's queue lengths are; "" if they are of while flows arrived."""
+    """Return the time in which a run's queues were sampled; "" if that is while flows arrived."""
     fact = facts.get(HISTOGRAM_FACT)
     if fact is None or fact.get("while_flows_arrived"):
         return ""
@@ -239,9 +241,9 @@ _WITHOUT_ACKS = f"{PACKET_HOP}, data only: the fluid model has no acknowledgemen
 
 
 def packet_hops(testbed: Testbed, ports: Samples) -> int:
-    """Return the packet-hops of a trial, from the last counts of its ports.
+    """Return the packet-hops of a trial, from the last values of its ports' counters.
 
-    NICs are not sampled: what hosts sent is what switches delivered to hosts, or dropped.
+    NICs are not sampled: hosts sent the packets that switches delivered to hosts or dropped.
     """
     sent, dropped = totals(ports.tx_packets), totals(ports.dropped_packets)
     to_host = np.array([testbed.peer_device(queue).kind == "host" for queue in testbed.queues])
@@ -249,7 +251,7 @@ def packet_hops(testbed: Testbed, ports: Samples) -> int:
 
 
 def hop_facts(backend: str, testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
-    """Return the facts of a trial: `packet_hops`, and `packet_hop`, which says what one is."""
+    """Return the facts `packet_hops` of a trial, and `packet_hop`, the meaning of one."""
     if not len(record.ports.t_ns):
         return {}
     hops = record.facts.get("packet_hops", packet_hops(testbed, record.ports))
@@ -257,10 +259,10 @@ def hop_facts(backend: str, testbed: Testbed, record: TrialRecord) -> dict[str, 
 
 
 def trial_packet_hops(trial: TrialResult) -> tuple[int, str]:
-    """Return a trial's packet-hops and what one is.
+    """Return a trial's packet-hops and the meaning of one.
 
-    They are counted from the tables, so that trials of earlier versions count like others. Without
-    samples the trial's own number is taken, with what it meant to the version that wrote it.
+    They are counted from the tables, so that trials of earlier versions are counted alike. Without
+    samples the number that the trial recorded is taken, with its meaning in that version.
     """
     try:
         ports, testbed = trial.ports, trial.testbed
@@ -270,10 +272,10 @@ def trial_packet_hops(trial: TrialResult) -> tuple[int, str]:
     backend = trial.spec.backend
     if sampled:
         return packet_hops(testbed, ports), _meaning(backend)
-    told = trial.facts.get("packet_hops")
-    if not told:
+    recorded = trial.facts.get("packet_hops")
+    if not recorded:
         return 0, "nothing was counted"
-    return int(told), str(trial.facts.get("packet_hop", capabilities(backend).former_hop))
+    return int(recorded), str(trial.facts.get("packet_hop", capabilities(backend).former_hop))
 
 
 def _meaning(backend: str) -> str:

@@ -3,16 +3,17 @@
 Repeats that share a network are not independent, so a network counts as one draw, however many
 repeats it has. The bootstrap is hierarchical: it draws networks with replacement, then repeats
 within each (Davison and Hinkley 1997, section 3.8; Saravanan, Berman and Sober 2020). For
-differences a repeat is a pair, of one seed of traffic.
+differences a repeat is a pair of trials with the same traffic.
 
 A percentile interval of five draws is too narrow: its spread lacks a factor of sqrt(n / (n - 1)),
-and it has the normal's tails and not Student's (Hesterberg 2015, section 4.3). So its ends are
-moved away from the estimate by sqrt(n / (n - 1)) t / z, where n are the units drawn first. For
-means it never is narrower than Student's over the repeats, which knows of no networks.
+and it has the tails of a normal distribution, not Student's (Hesterberg 2015, section 4.3). So its
+ends are moved away from the estimate by a factor of sqrt(n / (n - 1)) t / z, where n is the number
+of units drawn first. For means it is never narrower than Student's interval over the repeats, which
+ignores networks.
 
-A tail is the quantile of all repeats' flows together, since the p99 of one trial with some hundred
-flows is one to three of them, and the mean of such quantiles is biased. There has to be a hundred
-flows beyond it: the relative error of a tail's probability is then about a tenth.
+A tail is the quantile of all repeats' flows together: the p99 of one trial with a few hundred flows
+depends on one to three of them, and the mean of such quantiles is biased. At least a hundred flows
+must lie beyond it: the relative error of a tail's probability is then about a tenth.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from orchestration.analysis.student_t import CONFIDENCE
 from orchestration.core.records import Floats, Ints
 
 DRAWS = 2_000
-# One label a repeat: that of its network.
+# One label per repeat: that of its network.
 Groups = Sequence[Hashable]
 _NAN = math.nan
 NO_DIFFERENCE = PairedDifference(_NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, 0)
@@ -53,7 +54,7 @@ def units(groups: Groups) -> int:
 def draw_counts(groups: Groups, draws: int = DRAWS, seed: int = 0) -> Ints:
     """Return how often each draw has each repeat, shape (draws, repeats).
 
-    The same groups give the same draws.
+    Equal groups give equal draws.
     """
     label = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return _drawn(tuple(label[group] for group in groups), draws, seed)
@@ -70,11 +71,11 @@ def _drawn(labels: tuple[int, ...], draws: int, seed: int) -> Ints:
     rows = np.arange(draws)
     for _ in sizes:
         network = rng.integers(len(sizes), size=draws)
-        for place in range(int(sizes.max())):
+        for number in range(int(sizes.max())):
             picked = begins[network] + (rng.random(draws) * sizes[network]).astype(np.int64)
-            has = place < sizes[network]
+            has = number < sizes[network]
             np.add.at(counts, (rows[has], order[picked[has]]), 1)
-    counts.flags.writeable = False  # it is shared by all that ask for it
+    counts.flags.writeable = False  # the cache returns the same array to all callers
     return counts
 
 
@@ -83,7 +84,7 @@ def widened_interval(
 ) -> tuple[float, float]:
     """Return the interval of an estimate from its bootstrap draws, widened for few units.
 
-    `count` is the number of units drawn first. NaN for fewer than two, and if a draw has no value.
+    `count` is the number of units drawn first. NaN for fewer than two, or if a draw is not finite.
     """
     if count < 2 or not np.all(np.isfinite(draws)):
         return math.nan, math.nan
@@ -125,14 +126,14 @@ def pooled_difference(
 ) -> PairedDifference:
     """Compare `b` with `a`, shapes (pairs,), over networks and repeats.
 
-    Each of `groupings` labels the pairs by the networks of one side. Where both sides have several,
-    the interval is the wider one of the two at each end. With one network a side it is that of
-    `paired_difference`, whose p-values it keeps.
+    Each of `groupings` labels the pairs by the networks of one side. If both sides have several
+    networks, each end of the interval is the wider of the two. With one network per side the
+    interval is that of `paired_difference`. P-values always are.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
-    found = paired_difference(first, second, at_confidence(confidence))
+    result = paired_difference(first, second, at_confidence(confidence))
     for grouping in groupings:
         groups = _chosen(grouping, both)
         if len(set(groups)) < 2:
@@ -141,16 +142,16 @@ def pooled_difference(
         drawn = counts.sum(axis=1)
         draws_a, draws_b = counts @ first / drawn, counts @ second / drawn
         absolute, shares = draws_b - draws_a, _relative(draws_a, draws_b)
-        ends = widened_interval(found.mean, absolute, units(groups), confidence)
-        ratio = widened_interval(found.relative, shares, units(groups), confidence)
-        if not math.isfinite(found.relative_low):  # the other mean may be 0
+        ends = widened_interval(result.mean, absolute, units(groups), confidence)
+        ratio = widened_interval(result.relative, shares, units(groups), confidence)
+        if not math.isfinite(result.relative_low):  # the other mean may be 0
             ratio = (math.nan, math.nan)
-        low, high = _wider(ends, (found.low, found.high))
-        relative_low, relative_high = _wider(ratio, (found.relative_low, found.relative_high))
-        found = replace(
-            found, low=low, high=high, relative_low=relative_low, relative_high=relative_high
+        low, high = _wider(ends, (result.low, result.high))
+        relative_low, relative_high = _wider(ratio, (result.relative_low, result.relative_high))
+        result = replace(
+            result, low=low, high=high, relative_low=relative_low, relative_high=relative_high
         )
-    return found
+    return result
 
 
 def difference_of(
@@ -176,7 +177,7 @@ def difference_of(
         ends.append(widened_interval(mean, draws_b - draws_a, units(groups), confidence))
         shares = _relative(draws_a, draws_b)
         ratios.append(widened_interval(relative, shares, units(groups), confidence))
-    (low, high), (relative_low, relative_high) = (reduce(_wider, found) for found in (ends, ratios))
+    (low, high), (relative_low, relative_high) = (reduce(_wider, each) for each in (ends, ratios))
     bounds = (low, high, relative, relative_low, relative_high)
     return PairedDifference(mean, *bounds, _NAN, _NAN, pairs)
 
@@ -211,13 +212,14 @@ def pooled_quantile(
 ) -> Estimate:
     """Return the quantile of all repeats' values together, with its interval.
 
-    `samples` has one array of values a repeat, `groups` the network of each. NaN without values.
+    `samples` has one array of values per repeat, `groups` the network of each repeat. NaN without
+    values.
     """
-    filled = [place for place, sample in enumerate(samples) if len(sample)]
+    filled = [index for index, sample in enumerate(samples) if len(sample)]
     if not filled:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    kept = [samples[place] for place in filled]
-    labels = [groups[place] for place in filled]
+    kept = [samples[index] for index in filled]
+    labels = [groups[index] for index in filled]
     point = float(np.quantile(np.concatenate(kept), share))
     draws = bootstrap_quantiles(kept, share, draw_counts(labels, DRAWS // 4))
     return Estimate(point, *widened_interval(point, draws, units(labels), confidence), len(kept))
@@ -230,13 +232,13 @@ def tail_difference(
     groupings: Sequence[Groups],
     confidence: float = CONFIDENCE,
 ) -> PairedDifference:
-    """Compare the pooled quantile of `b` with that of `a`; both have one array a repeat, paired.
+    """Compare the pooled quantile of `b` with that of `a`; both have one array per repeat, paired.
 
     Repeats without values on one side are left out.
     """
-    both = [place for place in range(len(a)) if len(a[place]) and len(b[place])]
-    first, second = [a[place] for place in both], [b[place] for place in both]
-    labels = [[grouping[place] for place in both] for grouping in groupings]
+    both = [index for index in range(len(a)) if len(a[index]) and len(b[index])]
+    first, second = [a[index] for index in both], [b[index] for index in both]
+    labels = [[grouping[index] for index in both] for grouping in groupings]
     if not both:
         return NO_DIFFERENCE
 
@@ -252,14 +254,14 @@ def tail_difference(
 
 
 def bootstrap_quantiles(samples: Sequence[Floats], share: float, counts: Ints) -> Floats:
-    """Return the quantile of the repeats of each draw together, shape (draws,).
+    """Return the quantile over all repeats of each draw together, shape (draws,).
 
-    `counts` (draws, repeats) says how often a draw has each repeat. It is np.quantile of the values
-    repeated that often, which are never written out: only the largest of each repeat can matter.
+    `counts` (draws, repeats) is how often a draw has each repeat. The result is that of np.quantile
+    for values repeated that often, which are not copied: only the largest of each repeat matter.
     """
     sizes = np.array([len(sample) for sample in samples])
     drawn = counts @ sizes
-    # a repeat that is drawn has each of its values at least once, so these are enough of each
+    # a drawn repeat has each of its values at least once, so that so many of each are enough
     maximum = math.ceil((1 - share) * int(drawn.max())) + 2
     tops = [np.sort(np.asarray(sample, dtype=np.float64))[::-1][:maximum] for sample in samples]
     values = np.concatenate(tops)
@@ -268,12 +270,12 @@ def bootstrap_quantiles(samples: Sequence[Floats], share: float, counts: Ints) -
     values, which = values[order], which[order]
     at = share * (drawn - 1)
     lower = np.floor(at).astype(np.int64)
-    found = np.empty(len(counts))
+    quantiles = np.empty(len(counts))
     for row, weights in enumerate(counts):
         reached = np.cumsum(weights[which])
-        # places counted from the largest value
-        here = values[np.searchsorted(reached, drawn[row] - 1 - lower[row], side="right")]
+        # ranks are counted from the largest value
+        below = values[np.searchsorted(reached, drawn[row] - 1 - lower[row], side="right")]
         upper = max(int(drawn[row] - 2 - lower[row]), 0)
-        there = values[np.searchsorted(reached, upper, side="right")]
-        found[row] = here + (at[row] - lower[row]) * (there - here)
-    return found
+        above = values[np.searchsorted(reached, upper, side="right")]
+        quantiles[row] = below + (at[row] - lower[row]) * (above - below)
+    return quantiles

@@ -1,21 +1,23 @@
-"""Intervals that stay valid when a campaign is looked at again and again while it runs.
+"""Intervals that stay valid although a campaign is analysed several times while it runs.
 
-A campaign with adaptive repeats looks at its results at planned sample sizes and stops when they
-are precise enough. A 95 % interval read at each of several looks misses the truth at one of them in
-far more than 5 % of campaigns (Armitage, McPherson and Rowe 1969). Here the 5 % are spent over the
-looks (Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983):
-at most alpha(t) of all campaigns have had an interval without the truth by the look at which the
-share t of the most repeats is there. The intervals are repeated confidence intervals (Jennison and
-Turnbull, JRSS B 51, 1989): they hold the truth at all looks together, so they are valid whatever
-makes a campaign stop: a width, the time, or somebody who reads the report.
+A campaign with adaptive repeats makes an interim analysis at planned numbers of repeats and stops
+when its results are precise enough. A 95 % interval that is read at each of several analyses misses
+the true value at one of them in far more than 5 % of campaigns (Armitage, McPherson and Rowe 1969).
+Here the 5 % are spent over the analyses (Lan and DeMets, "Discrete sequential boundaries for
+clinical trials", Biometrika 70, 1983): when a share t of the maximum number of repeats is done, at
+most alpha(t) of all campaigns have had an interval without the true value. The intervals are
+repeated confidence intervals (Jennison and Turnbull, JRSS B 51, 1989): they cover the true value at
+all analyses together, so they are valid whatever makes a campaign stop: a width, the time, or
+somebody who reads the report.
 
 The spending is Pocock's type, alpha ln(1 + (e - 1) t). O'Brien and Fleming's type spends next to
 nothing early: its boundary for 5 of 60 repeats is 7.7 normal deviations, which with Student's
 quantiles is no interval at all. A campaign that shall stop as soon as it can needs intervals early.
-The price is at the end: from 5 to 60 repeats, the last interval is 1.2 times as wide as Student's.
+Its price is paid at the end: from 5 to 60 repeats, the last interval is 1.2 times as wide as
+Student's.
 
-The standard deviation is unknown and samples are small. As is usual then, each look's nominal level
-is worked out for normal values of known deviation and used with Student's quantile (the
+The standard deviation is unknown and samples are small. As is usual then, each analysis' nominal
+level is worked out for normal values of known deviation and used with Student's quantile (the
 significance level approach: Pocock 1977; Jennison and Turnbull, "Group Sequential Methods", 2000,
 sections 3.8 and 4.4). That is an approximation: `closloop bench run sequential` measures its error.
 """
@@ -34,7 +36,7 @@ from orchestration.core.records import Floats
 
 ALPHA = 0.05
 # Gauss-Legendre nodes on half of the continuation region: more than two for each standard deviation
-# of an increment, with boundaries for 1e-9 and looks 10 % apart too.
+# of an increment, also for boundaries of 1e-9 and for analyses 10 % apart.
 _NODES = 96
 _MAX_NEWTON_STEPS, _CLOSE = 60, 1e-11
 # The overall levels whose nominal levels are worked out; between them p-values are interpolated.
@@ -46,12 +48,15 @@ Spending = Callable[[float, float], float]
 
 
 def pocock_spending(alpha: float, share: float) -> float:
-    """Return what is spent of `alpha` when `share` of the sample is there (Lan and DeMets 1983)."""
+    """Return how much of `alpha` is spent when `share` of the sample is there.
+
+    This is Lan and DeMets' spending function of Pocock's type (1983).
+    """
     return float(alpha * math.log1p((math.e - 1) * min(1.0, share)))
 
 
 def obrien_fleming_spending(alpha: float, share: float) -> float:
-    """Return the same of O'Brien and Fleming's type: 2 - 2 Phi(z / sqrt(share)) for either side.
+    """Return the same by O'Brien and Fleming's type: 2 - 2 Phi(z / sqrt(share)) for either side.
 
     Campaigns do not use it; it is here for comparison, in tests and in the benchmark.
     """
@@ -62,14 +67,14 @@ def obrien_fleming_spending(alpha: float, share: float) -> float:
 def boundaries(
     shares: Sequence[float], alpha: float = ALPHA, spending: Spending = pocock_spending
 ) -> Floats:
-    """Return the two-sided boundaries of a standard normal statistic at each look, shape (looks,).
+    """Return the two-sided boundaries of a standard normal statistic, shape (analyses,).
 
-    `shares` are the looks' sample sizes as shares of the last, increasing, the last one 1. Without
-    an effect, the statistic crosses its boundary at the k-th look and at none before with
+    `shares` are the analyses' sample sizes as shares of the last one, increasing to 1. Without an
+    effect, the statistic crosses its boundary at the k-th analysis, and at none before, with
     probability spending(alpha, shares[k]) - spending(alpha, shares[k - 1]).
 
-    The density of the sum that has crossed no boundary yet is integrated look by look (Armitage,
-    McPherson and Rowe 1969; Jennison and Turnbull 2000, chapter 19).
+    The density of the sum that has crossed no boundary yet is integrated analysis by analysis
+    (Armitage, McPherson and Rowe 1969; Jennison and Turnbull 2000, chapter 19).
     """
     points, weights = _quadrature()
     found: list[float] = []
@@ -127,10 +132,10 @@ def _upper(z: Floats) -> Floats:
 
 @lru_cache(maxsize=256)
 def nominal_levels(sizes: tuple[int, ...], alpha: float = ALPHA) -> tuple[float, ...]:
-    """Return each look's two-sided nominal level: how improbable a result is at its boundary.
+    """Return the two-sided nominal level of each interim analysis.
 
-    `sizes` are the planned repeats at each look, increasing. An interval of 1 - level is wide
-    enough at that look.
+    `sizes` are the planned numbers of repeats, increasing. At an analysis, an interval of
+    confidence 1 - level is wide enough.
     """
     bounds = boundaries([size / sizes[-1] for size in sizes], alpha)
     return tuple(math.erfc(bound / math.sqrt(2)) for bound in bounds.tolist())
@@ -138,11 +143,11 @@ def nominal_levels(sizes: tuple[int, ...], alpha: float = ALPHA) -> tuple[float,
 
 @dataclass(frozen=True)
 class InterimAnalysis:
-    """One look at the results, and how intervals and p-values are read at it.
+    """One analysis of the results, and how intervals and p-values are read at it.
 
-    `repeats` is its planned sample size, `number` its place from 1 among `of` looks. `level` is the
-    nominal level; an interval of confidence 1 - `level` is the 95 % interval of this look. A plain
-    campaign has one look, at which both are as always.
+    `repeats` is its planned sample size; it is the analysis `number` of `of`, from 1. `level` is
+    its nominal level: an interval of confidence 1 - `level` is its 95 % interval. A campaign
+    without adaptive repeats has one analysis, with ordinary intervals and p-values.
     """
 
     repeats: int = 0
@@ -159,22 +164,23 @@ class InterimAnalysis:
 
     @property
     def planned(self) -> bool:
-        """Whether it is one of several looks, so that its intervals are wider than Student's."""
+        """Whether it is one of several, so that its intervals are wider than Student's."""
         return self.of > 1
 
     @property
     def in_words(self) -> str:
-        """What a reader of intervals has to know of this look; "" if there is one only."""
+        """What a reader of intervals has to know of this analysis; "" if it is the only one."""
         if not self.planned:
             return ""
         return (
-            f"Adaptive repeats: intervals and p-values are those of look {self.number} of {self.of}"
-            f", at {self.repeats} repeats. They hold over all looks (Pocock-type alpha spending): "
-            f"Student's t at {100 * (1 - self.level):.4g}% in place of 95%."
+            f"Adaptive repeats: this is interim analysis {self.number} of {self.of}, at "
+            f"{self.repeats} repeats. Its intervals and p-values hold over all interim analyses "
+            "(Pocock-type alpha spending): 95% intervals use Student's t at "
+            f"{100 * (1 - self.level):.4g}%."
         )
 
     def p_value(self, p: float) -> float:
-        """Return a two-sided p-value as it counts at this look, NaN for NaN.
+        """Return a two-sided p-value as it counts at this analysis, NaN for NaN.
 
         It is the repeated p-value (Jennison and Turnbull 1989): the smallest overall level whose
         interval excludes the null hypothesis. So it is below 5 % exactly if the 95 % interval does.
@@ -189,7 +195,7 @@ class InterimAnalysis:
         return math.exp(float(np.interp(math.log(p), np.log(nominal), np.log(overall))))
 
     def one_sided(self, p: float) -> float:
-        """Return a one-sided p-value as it counts at this look: half of the two-sided one's."""
+        """Return a one-sided p-value as it counts at this analysis: half of the two-sided one."""
         return p if p > 0.5 or not self.curve else self.p_value(2 * p) / 2
 
 
@@ -197,25 +203,25 @@ FIXED = InterimAnalysis()
 
 
 def at_confidence(confidence: float) -> InterimAnalysis:
-    """Return a look whose intervals have this nominal confidence."""
+    """Return an analysis whose intervals have this nominal confidence."""
     return FIXED if confidence == FIXED.confidence else InterimAnalysis(level=1 - confidence)
 
 
 @dataclass(frozen=True)
 class AnalysisPlan:
-    """The planned looks of a campaign, by their numbers of repeats; none for a plain campaign."""
+    """A campaign's interim analyses by their numbers of repeats; none without adaptive repeats."""
 
     sizes: tuple[int, ...] = ()
 
     def at(self, repeats: int) -> InterimAnalysis:
-        """Return the look that results of so many repeats belong to: the first with as many.
+        """Return the analysis that results of so many repeats belong to.
 
-        Between two looks that is the next one, beyond the last the last.
+        That is the first one with at least as many repeats, or else the last one.
         """
         if len(self.sizes) < 2:
             return FIXED
-        plan = _analyses(self.sizes)
-        return next((interim for interim in plan if interim.repeats >= repeats), plan[-1])
+        analyses = _analyses(self.sizes)
+        return next((interim for interim in analyses if interim.repeats >= repeats), analyses[-1])
 
 
 PLAIN = AnalysisPlan()
@@ -227,10 +233,10 @@ def _analyses(sizes: tuple[int, ...]) -> tuple[InterimAnalysis, ...]:
     return tuple(
         InterimAnalysis(
             repeats=size,
-            number=place + 1,
+            number=index + 1,
             of=len(sizes),
-            level=levels[ALPHA][place],
-            curve=tuple((levels[alpha][place], alpha) for alpha in _ALPHAS),
+            level=levels[ALPHA][index],
+            curve=tuple((levels[alpha][index], alpha) for alpha in _ALPHAS),
         )
-        for place, size in enumerate(sizes)
+        for index, size in enumerate(sizes)
     )

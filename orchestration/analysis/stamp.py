@@ -1,8 +1,8 @@
 """The validity checks of one trial: can its figures be trusted?
 
-Each check returns findings, or None if the backend's record does not allow it. The bounds are
-sound: they follow from the bytes that packets must carry, so a finding is a fault and not chance.
-`Stamp.checked` lists the checks that were made; nothing is claimed beyond them.
+Each check returns findings, or None if the backend's record does not allow the check. The bounds
+follow from the bytes that packets must carry, so a finding is a fault and not chance.
+`Stamp.checked` lists the checks that were made; the stamp claims nothing beyond them.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ from orchestration.results.stamp import Reason, Stamp
 from tuners.learning.checkpoint import CheckpointError, card_of, find
 
 GENERATOR_LATE_NS = 2_000
-# On a rack the senders' clocks differ, and a program starts when its CPU schedules it: so late by
-# the clock, whatever the scale, but no sooner than is harmless in virtual time.
+# On a rack the senders' clocks differ, and a program starts when its CPU schedules it. So flows may
+# be this late by the clock, at any time scale, and at least as late as in virtual time.
 GENERATOR_LATE_REAL_NS = 1_000_000
-# On a real clock, this share of readings may be late or missing before samples are misleading.
+# On a real clock, samples are not misleading while at most this share of them is late or missing.
 _MISSED_SHARE_REAL = 0.05
-# Flows faster than this share of the ideal time mean that the path differs from the testbed.
+# An FCT below this share of the ideal FCT means that the path is not that of the testbed.
 _FASTER_THAN_IDEAL = 0.95
 
 
 @dataclass(frozen=True)
 class _Case:
+    """What the checks of a trial work on."""
+
     trial: TrialSpec
     testbed: Testbed
     schedule: Schedule
@@ -72,9 +74,9 @@ def stamp(
     if ideal_ns is None:
         ideal_ns = ideal_times_ns(testbed, schedule, trial)
     case = _Case(trial, testbed, schedule, record, ideal_ns)
-    found = {name: check(case) for name, check in _CHECKS.items()}
-    reasons = [reason for reasons in found.values() for reason in reasons or ()]
-    return verdict(reasons, [name for name, reasons in found.items() if reasons is not None])
+    findings = {name: check(case) for name, check in _CHECKS.items()}
+    reasons = [reason for reasons in findings.values() for reason in reasons or ()]
+    return verdict(reasons, [name for name, reasons in findings.items() if reasons is not None])
 
 
 def verdict(reasons: Sequence[Reason], checked: Sequence[str]) -> Stamp:
@@ -114,10 +116,10 @@ def _generator(case: _Case) -> Iterable[Reason]:
 
 
 def _flows(case: _Case) -> Iterable[Reason]:
-    """Require flows in the measured time, and good ends."""
+    """Require flows in the measured time, and that all flows ended well."""
     flows, (begin_ns, stop_ns) = case.record.flows, case.trial.measured_ns
-    over = (flows.status == DONE) & (flows.end_ns <= begin_ns)
-    if not np.any((case.schedule.start_ns < stop_ns) & ~over):
+    too_early = (flows.status == DONE) & (flows.end_ns <= begin_ns)
+    if not np.any((case.schedule.start_ns < stop_ns) & ~too_early):
         yield Reason(
             "nothing-sent",
             "invalid",
@@ -139,7 +141,7 @@ def check_ends(status: Ints) -> Iterator[Reason]:
 
 
 def _sampler(case: _Case) -> Iterable[Reason]:
-    """Require a reading within half a period of every multiple of the sampling period."""
+    """Require a sample within half a period of every multiple of the sampling period."""
     period, flows = case.trial.sample_period_ns, case.record.flows
     end_ns = case.trial.duration_ns + case.trial.drain_ns
     if not np.any(flows.status == UNFINISHED):  # the loop ends with the last flow
@@ -147,14 +149,14 @@ def _sampler(case: _Case) -> Iterable[Reason]:
         end_ns = min(end_ns, max(lasts_ns, int(flows.end_ns.max(initial=0))))
     ticks = end_ns // period
     t_ns = case.record.ports.t_ns
-    # a reading half a period late counts for its tick, one a nanosecond later for the next
-    seen = np.unique((t_ns + (period - 1) // 2) // period)
-    missed = ticks - int(np.count_nonzero((seen >= 1) & (seen <= ticks)))
+    # a sample that is half a period late counts for its tick, one a nanosecond later for the next
+    sampled = np.unique((t_ns + (period - 1) // 2) // period)
+    missed = ticks - int(np.count_nonzero((sampled >= 1) & (sampled <= ticks)))
     if missed:
-        bearable = _real_clock(case) and missed <= _MISSED_SHARE_REAL * ticks
+        tolerable = _real_clock(case) and missed <= _MISSED_SHARE_REAL * ticks
         yield Reason(
             "sampler-behind",
-            "warning" if bearable else "invalid",
+            "warning" if tolerable else "invalid",
             f"{missed} of {ticks} sampling periods have no reading within half a period "
             f"({format_duration(period / 2)})",
         )
@@ -213,7 +215,10 @@ def _offloads(case: _Case) -> Iterable[Reason] | None:
     if not devices:
         return ()
     more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
-    text = f"segmentation offload is on at {', '.join(devices[:3])}{more}: packets are not packets"
+    text = (
+        f"segmentation offload is on at {', '.join(devices[:3])}{more}, so that several packets "
+        "are counted and queued as one"
+    )
     return (Reason("offloads-on", "invalid", text),)
 
 
@@ -232,13 +237,14 @@ def _clamped(case: _Case) -> Iterable[Reason] | None:
 
 
 def _signals(case: _Case) -> Iterable[Reason]:
-    """Report signals that the tuner observed, and of which no reading came."""
+    """Report signals that the tuner observes and that were never measured."""
     names = case.record.facts.get(UNMEASURED, ())
     if names:
         yield Reason(
             "signal-unmeasured",
             "invalid",
-            f"nobody measured {', '.join(names)}, which the tuner observes: it decided without",
+            "signals that the tuner observes were never measured, so that it decided without "
+            f"them: {', '.join(names)}",
         )
 
 
@@ -285,9 +291,9 @@ TRAINED_OTHERWISE = "trained-otherwise"
 
 
 def check_network(trial: TrialSpec) -> Iterable[Reason] | None:
-    """Report a network that was trained under other parameters than its scenario names now.
+    """Report a network that was trained under other parameters than its scenario has now.
 
-    None for a trial without a network, or with one whose card cannot be read.
+    None for a trial without a network, or with one whose model card cannot be read.
     """
     name = checkpoint_in(trial)
     card = _card(name) if name else None
@@ -295,22 +301,22 @@ def check_network(trial: TrialSpec) -> Iterable[Reason] | None:
         return None
     if not trained_under_former_hpcc(card):
         return ()
-    text = f"its network was trained under {FORMER_HPCC_TEXT}, in part: it is to be trained anew"
+    text = f"its network was in part trained under {FORMER_HPCC_TEXT}: train it again"
     return (Reason(TRAINED_OTHERWISE, "warning", text),)
 
 
 def cautions(names: Iterable[str]) -> list[str]:
-    """Return the cautions on networks by their names or files, those with the same one together."""
+    """Return cautions on networks, which are given by names or files; one for all alike."""
     cards = {name: _card(name) for name in names}
     former = [
         name for name, card in cards.items() if card is not None and trained_under_former_hpcc(card)
     ]
     if not former:
         return []
-    one = "networks were" if len(former) > 1 else "network was"
+    subject, them = ("networks were", "them") if len(former) > 1 else ("network was", "it")
     return [
-        f"{', '.join(former)}: {one} trained under {FORMER_HPCC_TEXT}, in part, and to be trained "
-        "anew"
+        f"{', '.join(former)}: {subject} in part trained under {FORMER_HPCC_TEXT}: train {them} "
+        "again"
     ]
 
 

@@ -1,15 +1,16 @@
-"""Flows that starve: they last as long as the trial and get next to nothing of a port they share.
+"""Starvation: long-lived flows that receive next to nothing of a port that they share.
 
-A flow that finishes says by its completion time what it got, and one that does not makes a trial
-invalid. A flow that lasts says neither, so that its trial needs a look at what it got.
+The rate of a flow that finishes is known from its completion time, and a flow that does not finish
+makes a trial invalid. A long-lived flow, which lasts as long as the trial, does neither, so its
+received bytes have to be checked.
 
-The share that a flow could have is a lower bound: equal shares of every port that its packets may
-leave by, as if all flows that may leave there did so, whatever hash or balancing chose. What finite
-flows carry is taken off first; a traffic class has its weight's part; and no flow has more than its
-window or its congestion control's highest rate allow.
+The fair share of a flow is a lower bound: an equal share of every port by which its packets may
+leave, as if all flows that may use that port did so, whatever ECMP or load balancing chose. What
+finite flows carry is subtracted first; a traffic class has the share of its weight; and no flow has
+more than its window or the highest rate of its congestion control allows.
 
-A congestion control that is slow by itself does not starve its flows: where nothing was lost and
-no pause can have stopped them, and all flows to a host fare alike, it is what is measured.
+A slow congestion control is not starvation but a result: where no packets were lost, no pause can
+have stopped the flows, and all flows to a host receive similar shares.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration, format_size
 from orchestration.results.stamp import Reason
 
-# A flow that gets less than this part of its share starves.
+# A flow that receives less than this part of its fair share starves.
 STARVED_BELOW = 0.1
-# A flow is judged if it sends for so many round trips of an idle fabric, and could send so many
-# packets: before, a start or a single loss decides what it gets. A wait in the longest queue may
-# take no more than `STARVED_BELOW` of that time: what waits there is not withheld.
+# A flow is checked if it sends for so many base RTTs and could send so many packets: with fewer,
+# its start or a single loss decides what it receives. A wait in the longest queue may last no more
+# than `STARVED_BELOW` of that time, because packets that wait there are not withheld.
 _MIN_ROUND_TRIPS, _MIN_PACKETS = 100, 100
-# Flows fare alike if none of them gets less than this part of their mean.
-_ALIKE = 0.5
+# Flows receive similar shares if none of them receives less than this part of their mean.
+_SIMILAR = 0.5
 
 _Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What flows that last got and could have got, arrays (flows,) of the schedule; in bytes.
+    """Received bytes and fair shares of long-lived flows, arrays (flows,) of the schedule.
 
-    `judged` are those that sent for long enough and whose `accepted` is known; `slow` those that
-    nothing but their own congestion control can have held back.
+    `judged` marks flows that sent for long enough and whose `accepted` bytes are known; `slow`
+    marks those that only their own congestion control can have slowed down.
     """
 
     judged: NDArray[np.bool_]
@@ -65,9 +66,10 @@ class Shares:
 def check_starvation(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> Iterator[Reason] | None:
-    """Find flows that last and got less than a tenth of their share.
+    """Find long-lived flows that received less than a tenth of their fair share.
 
-    Returns None where that cannot be judged: no flow lasts or was read, or links fail on purpose.
+    Returns None where that cannot be checked: without RoCE, without long-lived flows that are known
+    for long enough, or if links fail on purpose.
     """
     shares = measure_shares(trial, testbed, schedule, ends, ports)
     return _findings(trial, testbed, schedule, shares) if shares is not None else None
@@ -76,15 +78,15 @@ def check_starvation(
 def measure_shares(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> Shares | None:
-    """Return the shares of flows that last; None as `check_starvation`."""
-    roce, lasting = trial.host.roce, ends.status == LONG_LIVED
-    if roce is None or trial.faults or not lasting.any():
+    """Return the shares of long-lived flows; None where `check_starvation` is None."""
+    roce, long_lived = trial.host.roce, ends.status == LONG_LIVED
+    if roce is None or trial.faults or not long_lived.any():
         return None
     begin_ns, stop_ns = trial.measured_ns
     accepted = measure_delivered(trial, testbed, schedule, ends, ports).accepted
     sends_ns = np.clip(stop_ns - np.maximum(schedule.start_ns, begin_ns), 0, None)
     fair = _fair_bps(trial, testbed, schedule, ends, roce) * sends_ns / 8e9
-    judged = lasting & np.isfinite(accepted)
+    judged = long_lived & np.isfinite(accepted)
     min_ns = (
         _MIN_ROUND_TRIPS * base_rtt_ns(testbed) + _longest_wait_ns(testbed, ports) / STARVED_BELOW
     )
@@ -96,7 +98,7 @@ def measure_shares(
 
 
 def _longest_wait_ns(testbed: Testbed, ports: Samples) -> float:
-    """Return for how long the fullest queue of any port's samples takes to send what it held."""
+    """Return how long the longest sampled queue takes to drain, in ns."""
     if not len(ports.t_ns):
         return 0.0
     rate_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
@@ -110,13 +112,13 @@ def _slow(
     judged: NDArray[np.bool_],
     accepted: Floats,
 ) -> NDArray[np.bool_]:
-    """Return which flows lost nothing, were never paused, and fare as the others to their host."""
+    """Return which flows lost nothing, were never paused, and received shares like the others."""
     if testbed.switch is not None:  # a pause may have stopped them
         return np.zeros(len(schedule), dtype=bool)
     hosts = len(testbed.hosts)
     got = np.bincount(schedule.dst, np.where(judged, accepted, 0.0), hosts)
     mean = got / np.maximum(np.bincount(schedule.dst, judged, hosts), 1)
-    return np.asarray((accepted >= _ALIKE * mean[schedule.dst]) & (ends.retransmits == 0))
+    return np.asarray((accepted >= _SIMILAR * mean[schedule.dst]) & (ends.retransmits == 0))
 
 
 def _findings(
@@ -135,18 +137,18 @@ def _findings(
     jain = f"{got.sum() ** 2 / len(got) / squares:.2f}" if squares else "none: all got 0"
     begin_ns, stop_ns = trial.measured_ns
     others = int(np.count_nonzero(by_host)) - 1
-    more = f"; likewise flows to {others} more hosts" if others else ""
+    more = f"; so did flows to {others} more {'host' if others == 1 else 'hosts'}" if others else ""
     timeout = format_duration(trial.host.roce.timeout_ns) if trial.host.roce else ""
     yield Reason(
         "flows-starved",
         "warning" if trial.allow_starvation else "invalid",
-        f"{int(by_host[host])} of {len(got)} flows that last as long as the trial got less than "
-        f"{STARVED_BELOW:.0%} of their share at {where}, the port to {name}: in "
-        f"{format_duration(stop_ns - begin_ns)} the least {format_size(float(got.min()))}, the "
-        f"mean {format_size(float(got.mean()))}, an equal share at least "
+        f"{int(by_host[host])} of {len(got)} flows that last as long as the trial received less "
+        f"than {STARVED_BELOW:.0%} of their fair share at {where}, the port to {name}: in "
+        f"{format_duration(stop_ns - begin_ns)} the minimum is {format_size(float(got.min()))}, "
+        f"the mean {format_size(float(got.mean()))}, and a fair share at least "
         f"{format_size(float(fair.mean()))} (Jain's index {jain}){more}. Look at drops and pauses "
         f"there, at the buffer and its thresholds, and at roce.timeout ({timeout}), for which a "
-        "flow is silent after a loss that no later packet shows"
+        "flow waits after a loss that no later packet reveals"
         + ("" if trial.allow_starvation else "; allow_starvation: true makes it a result"),
     )
 
@@ -154,14 +156,14 @@ def _findings(
 def _fair_bps(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, roce: RoceSpec
 ) -> Floats:
-    """Return the payload that flows that last can count on, (flows,) in bit/s."""
+    """Return the fair share of long-lived flows as payload in bit/s, (flows,)."""
     begin_ns, stop_ns = trial.measured_ns
-    lasting = ends.status == LONG_LIVED
-    over = (ends.status == DONE) & (ends.end_ns <= begin_ns)
-    finite = ~lasting & (schedule.start_ns < stop_ns) & ~over
+    long_lived = ends.status == LONG_LIVED
+    ended = (ends.status == DONE) & (ends.end_ns <= begin_ns)
+    finite = ~long_lived & (schedule.start_ns < stop_ns) & ~ended
     packet = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + testbed.framing_bytes
     fabric = _Fabric(testbed)
-    count = fabric.per_port(schedule, lasting.astype(np.float64))
+    count = fabric.per_port(schedule, long_lived.astype(np.float64))
     taken = fabric.per_port(schedule, np.where(finite, schedule.size_bytes, 0.0))
     rate_bps = np.array([port.rate_bps for port in testbed.ports], dtype=np.float64)
     payload_bps = rate_bps * roce.payload_bytes / packet
@@ -171,7 +173,7 @@ def _fair_bps(
 
 
 def _weights(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
-    """Return the part of a port that each flow's traffic class has when all have packets."""
+    """Return the share of a port of each flow's traffic class when all classes have packets."""
     if not testbed.classes:
         return np.ones(len(schedule))
     total = sum(klass.weight for klass in testbed.classes)
@@ -202,26 +204,26 @@ class _Fabric:
         self._hops = next_hops(testbed)
         groups = [attachment(testbed, host) for host in testbed.hosts]
         self._groups: list[_Group] = list(dict.fromkeys(groups))
-        number = {group: place for place, group in enumerate(self._groups)}
-        self._group = np.array([number[group] for group in groups])
+        group_index = {group: index for index, group in enumerate(self._groups)}
+        self._group = np.array([group_index[group] for group in groups])
         self._nics = [[port.index for port in testbed.ports_of[host]] for host in testbed.hosts]
         self._last = [[port.peer for port in testbed.ports_of[host]] for host in testbed.hosts]
         self._between: dict[int, list[int]] = {}
 
     def per_port(self, schedule: Schedule, values: Floats) -> Floats:
         """Return the sum over all flows that may leave by a port, (ports,)."""
-        found = np.zeros(len(self._testbed.ports))
+        total = np.zeros(len(self._testbed.ports))
         for hosts, ports_of in ((schedule.src, self._nics), (schedule.dst, self._last)):
             sums = np.bincount(hosts, values, len(ports_of))
             for host in np.flatnonzero(sums).tolist():
-                found[ports_of[host]] += sums[host]
+                total[ports_of[host]] += sums[host]
         sums = np.bincount(self._pairs(schedule), values)
         for pair in np.flatnonzero(sums).tolist():
-            found[self._inner(pair)] += sums[pair]
-        return found
+            total[self._inner(pair)] += sums[pair]
+        return total
 
     def minimum(self, schedule: Schedule, values: Floats) -> Floats:
-        """Return the least value of the ports by which each flow may leave, (flows,)."""
+        """Return the minimum of the values of the ports by which each flow may leave, (flows,)."""
         pairs = self._pairs(schedule)
         inner = np.full(len(self._groups) ** 2, math.inf)
         for pair in np.unique(pairs).tolist():
@@ -238,18 +240,18 @@ class _Fabric:
     def _inner(self, pair: int) -> list[int]:
         """Return the ports between the switches of two groups of hosts."""
         if pair not in self._between:
-            src, dst = (self._groups[place] for place in divmod(pair, len(self._groups)))
-            found: set[int] = set()
+            src, dst = (self._groups[index] for index in divmod(pair, len(self._groups)))
+            inner: set[int] = set()
             for target in dst:
                 todo = [name for name in src if name != target]
                 seen = set(todo)
                 while todo:
                     ports: Mapping[str, tuple[Port, ...]] = self._hops[todo.pop()]
                     for port in ports.get(target, ()):
-                        found.add(port.index)
+                        inner.add(port.index)
                         name = self._testbed.ports[port.peer].device
                         if name != target and name not in seen:
                             seen.add(name)
                             todo.append(name)
-            self._between[pair] = sorted(found)
+            self._between[pair] = sorted(inner)
         return self._between[pair]

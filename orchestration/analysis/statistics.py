@@ -1,9 +1,8 @@
-"""Intervals and tests over repeats, between tuners on the same seeds, for pooled quantiles; and
-whether they are precise enough for adaptive repeats to end.
+"""Intervals and tests over repeats, and whether they are precise enough for a campaign to stop.
 
 A repeat is one observation, because flows of one trial share queues and are not independent. So
-means and differences use one value per repeat, and Student's t has that many degrees of freedom
-less one.
+means and differences use one value per repeat, and Student's t has one degree of freedom less than
+there are repeats. Tuners are compared on the same seeds.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class PairedDifference:
 def t_interval(values: Sequence[float] | Floats, interim: InterimAnalysis = FIXED) -> Estimate:
     """Return the mean of one value per repeat, with Student's interval. NaN values are left out.
 
-    The interval is that of the `interim` at which the values are read, if there are several.
+    If there are several interim analyses, it is the interval of `interim`.
     """
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[np.isfinite(sample)]
@@ -86,7 +85,7 @@ def paired_difference(
 ) -> PairedDifference:
     """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out.
 
-    Intervals and p-values are those of the `interim` at which they are read, if there are several.
+    If there are several interim analyses, intervals and p-values are those of `interim`.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
@@ -128,8 +127,8 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     def enough(count: int) -> bool:
         return _t_quantile(count) * deviation <= half_width * math.sqrt(count)
 
-    place = bisect_left(counts, True, key=enough)  # more repeats are always enough
-    return counts[place] if place < len(counts) else 0
+    index = bisect_left(counts, True, key=enough)  # more repeats are always enough
+    return counts[index] if index < len(counts) else 0
 
 
 def _t_quantile(n: int, interim: InterimAnalysis = FIXED) -> float:
@@ -186,11 +185,11 @@ def sign_flip(difference: Sequence[float] | Floats) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values corrected for multiple comparisons (Holm 1979); NaN stays NaN."""
     corrected = [math.nan] * len(p_values)
-    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    known = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     running = 0.0
-    for rank, (p, place) in enumerate(known):
+    for rank, (p, index) in enumerate(known):
         running = max(running, min(1.0, (len(known) - rank) * p))
-        corrected[place] = running
+        corrected[index] = running
     return corrected
 
 
@@ -221,10 +220,9 @@ def pooled_quantiles(
     for row in draws:
         chosen = rng.integers(len(filled), size=len(filled))
         size = np.repeat(sizes[chosen], sizes[chosen])
-        place = np.repeat(begins[chosen], sizes[chosen]) + (rng.random(len(size)) * size).astype(
-            int
-        )
-        row[:] = _sorted_quantiles(np.sort(pooled[place]), quantiles)
+        within = (rng.random(len(size)) * size).astype(int)
+        drawn = pooled[np.repeat(begins[chosen], sizes[chosen]) + within]
+        row[:] = _sorted_quantiles(np.sort(drawn), quantiles)
     tail = interim.level / 2
     low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
     return point, low, high
@@ -238,7 +236,7 @@ def _sorted_quantiles(values: Floats, quantiles: Sequence[float]) -> Floats:
     return np.asarray(values[below] + (at - below) * (values[above] - values[below]))
 
 
-# Fewer tell little of how results spread.
+# Fewer pairs do not allow to estimate how much results vary.
 _MIN_PAIRS = 3
 
 # tuner -> repeat -> metric -> value of a valid trial
@@ -248,11 +246,11 @@ Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 def status_at(
     interim: InterimAnalysis, rule: StoppingRule, factors: Mapping[str, Scalar], values: Values
 ) -> ConditionStatus:
-    """Return what a look at a condition shows, and whether it needs no more repeats.
+    """Return what an interim analysis of a condition shows, and whether it needs more repeats.
 
-    `values` has the campaign's tuners in its order. Only repeats up to the look's count. A pair
-    that misses a trial, because that is invalid or failed, is missing. A metric that no trial has,
-    like one of RoCE where hosts have TCP, has no widths and holds nothing up.
+    `values` has the tuners in the campaign's order. Only repeats up to those of `interim` count. A
+    pair without a valid trial on both sides is left out. A metric that no trial has, such as one of
+    RoCE where hosts use TCP, has no widths and does not ask for more repeats.
     """
     upto = {
         tuner: {repeat: row for repeat, row in rows.items() if repeat <= interim.repeats}
@@ -266,9 +264,9 @@ def status_at(
 
 
 def likely_repeats(rule: StoppingRule, plan: AnalysisPlan, values: Values) -> int | None:
-    """Return at which look a condition is likely to be done, if its spread stays as it is.
+    """Return after how many repeats a condition is likely to be done, at its present spread.
 
-    None where a metric has fewer than three pairs to tell by.
+    None where a metric has fewer than three pairs.
     """
     metrics = [metric for metric in rule.of if _known(values, metric)]
     spreads = [_spread(values, metric, tuner) for metric in metrics for tuner in _compared(values)]
@@ -282,9 +280,9 @@ def likely_repeats(rule: StoppingRule, plan: AnalysisPlan, values: Values) -> in
 
 
 def _half_widths(values: Values, metric: str, interim: InterimAnalysis) -> dict[str, float | None]:
-    """Return the half width of each other tuner's difference from the first, relative to its mean.
+    """Return the half-widths of the differences from the first tuner, relative to its mean.
 
-    Of a single tuner it is the width of the mean.
+    For a single tuner it is the half-width of its own mean.
     """
     widths: dict[str, float | None] = {}
     if not _known(values, metric):
@@ -304,15 +302,15 @@ def _known(values: Values, metric: str) -> bool:
 
 
 def _compared(values: Values) -> list[str]:
-    """Return the tuners whose intervals count: the others than the first, or that alone."""
+    """Return the tuners whose intervals count: all but the first, or the only one."""
     first, *others = values
     return others or [first]
 
 
 def _pairs(values: Values, metric: str, tuner: str) -> Floats:
-    """Return the first tuner's values and what is to be known, shape (pairs, 2).
+    """Return the first tuner's values, and `tuner`'s differences from them, shape (pairs, 2).
 
-    That is the difference of `tuner` from the first; for the first, its value.
+    For the first tuner itself, both columns are its values.
     """
     first = next(iter(values))
     rows = []
@@ -324,7 +322,7 @@ def _pairs(values: Values, metric: str, tuner: str) -> Floats:
 
 
 def _spread(values: Values, metric: str, tuner: str) -> Floats:
-    """Return what is to be known relative to the first tuner's mean, shape (pairs,)."""
+    """Return the second column of `_pairs` relative to the first tuner's mean, shape (pairs,)."""
     pairs = _pairs(values, metric, tuner)
     mean = abs(float(pairs[:, 0].mean())) if len(pairs) else 0.0
     return np.asarray(pairs[:, 1] / mean) if mean else pairs[:0, 1]

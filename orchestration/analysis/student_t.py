@@ -1,12 +1,12 @@
-"""Student's t for any positive number of degrees of freedom, and what a t-test could detect.
+"""Student's t for any positive number of degrees of freedom, and the minimum detectable effect.
 
 scipy.special has both, but importing it takes longer than all computations of a report, and it
 would be the largest package of a fresh install. Tests compare the two.
 
 A t-test finds a true difference of d standard errors with the probability that a noncentral t of
 noncentrality d lies beyond the test's bounds (Cohen 1988, chapter 2; Bloom 1995, "Minimum
-detectable effects"). The minimal detectable effect is the difference that it finds with 80 %: it
-tells "no difference" from "too few repeats to see one".
+detectable effects"). The minimum detectable effect is the difference that it finds with a
+probability of 80 %: it distinguishes "no difference" from "too few repeats to see one".
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _not_zero(value: float) -> float:
 
 
 POWER = 0.8
-# Points of the quadrature over the estimated spread, and how far it goes, in its deviations.
+# Points of the quadrature over the estimated spread, and its range in standard deviations.
 _POINTS, _FAR = 200, 9.0
 _HALVINGS = 50
 
@@ -100,8 +100,8 @@ _HALVINGS = 50
 def detectable(half_width: float, freedom: int, confidence: float = CONFIDENCE) -> float:
     """Return the true difference that a two-sided t-test finds with a probability of 80 %.
 
-    `half_width` is half of the interval of that `confidence` (a 95 % interval is a test at 5 %),
-    with `freedom` degrees of freedom, in any unit; the result has the same. NaN without an
+    `half_width` is that of the interval of that `confidence` (a 95 % interval is a test at 5 %),
+    with `freedom` degrees of freedom, in any unit; the result has the same unit. NaN without an
     interval.
     """
     if freedom < 1 or not math.isfinite(half_width):
@@ -126,7 +126,7 @@ def noncentrality(freedom: int, level: float, power: float = POWER) -> float:
 
 
 def t_test_power(errors: float, freedom: int, bound: float) -> float:
-    """Return P(|T| > `bound`) for a noncentral t of noncentrality `errors`.
+    """Return the power: P(|T| > `bound`) for a noncentral t of noncentrality `errors`.
 
     T is (Z + errors) / S, with Z normal and S the root of chi-square over its degrees of freedom;
     the probability given S is integrated over S by Gauss and Legendre's rule.

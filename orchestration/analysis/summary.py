@@ -1,7 +1,8 @@
 """Summarises a campaign's finished trials: conditions, tuners, estimates, comparisons.
 
-`model.condition` says which trials were run under one condition. Within a condition, tuners are
-compared on their common seeds. Invalid trials are listed, but never averaged.
+A condition is everything about a trial except tuner, seed and repeat (`core.condition`). An arm is
+one tuner under a condition. Within a condition, tuners are compared on their common seeds. Invalid
+trials are listed, but never averaged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.analysis.flow_metrics import in_class
-from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, SIZE_CLASSES
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, SIZE_CLASSES
 from orchestration.analysis.port_metrics import queue_span
 from orchestration.analysis.sequential import PLAIN, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
@@ -93,8 +94,8 @@ class Arm:
 class Condition:
     """A condition: the factors that its tuners share, their results, and their comparisons.
 
-    `baselines` are the learned tuners against what they have to beat. `plan` are those that its
-    campaign plans, if its repeats are adaptive.
+    `comparisons` are with the baseline; `baselines` compare learned tuners with their placebo and
+    with the best static setting. `plan` has the interim analyses, if repeats are adaptive.
     """
 
     label: str
@@ -106,18 +107,18 @@ class Condition:
 
     @property
     def interim(self) -> InterimAnalysis:
-        """The look at which its intervals and p-values are read."""
+        """The analysis at which its intervals and p-values are read."""
         return self.plan.at(_repeats([trial for arm in self.arms for trial in arm.trials]))
 
     @property
     def queue_spans(self) -> str:
-        """Which tuners' queue lengths are not of while flows arrived; "" if none are."""
+        """Which tuners' queue lengths are of another time than while flows arrived; "" if none."""
         spans: dict[str, list[str]] = {}
         for arm in self.arms:
-            for said in dict.fromkeys(queue_span(trial.facts) for trial in arm.valid):
-                if said:
-                    spans.setdefault(said, []).append(arm.tuner)
-        return " ".join(f"Queues of {', '.join(names)}: {said}." for said, names in spans.items())
+            for span in dict.fromkeys(queue_span(trial.facts) for trial in arm.valid):
+                if span:
+                    spans.setdefault(span, []).append(arm.tuner)
+        return " ".join(f"Queues of {', '.join(names)}: {span}." for span, names in spans.items())
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ def summarise(
     if not folders:
         what, remedy = "holds no finished trial", "run the campaign first: closloop run CAMPAIGN"
         raise InputError.single(str(folder), what, remedy)
-    trials = _by_label(_load_all(sorted([*folders, *_headless(folder, folders)]), progress))
+    trials = _by_label(
+        _load_all(sorted([*folders, *_without_trial_file(folder, folders)]), progress)
+    )
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -190,11 +193,11 @@ def summarise(
     )
 
 
-def _headless(path: Path, found: Sequence[Path]) -> list[Path]:
+def _without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
     """Return the folders that hold tables of a trial, but not the file that identifies it."""
     return [
         folder
-        for campaign in sorted({trial.parent for trial in found if trial != path})
+        for campaign in sorted({trial.parent for trial in folders if trial != path})
         for folder in campaign.iterdir()
         if not folder.name.startswith(".")
         and not (folder / TRIAL_FILE).exists()
@@ -229,19 +232,19 @@ def _load(folder: Path) -> Trial:
 
 
 def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the trials under their campaign's label, if it gives one that stands for one tuner.
+    """Return the trials, named by the label of their campaign where it means a single tuner.
 
-    Repeats of one tuner with several networks, which take turns, are one arm.
+    Repeats of one tuner with several networks, which are used in rotation, are one arm.
     """
-    taking = checkpoint_rotation(trial.spec for trial in trials)
-    meant: dict[str, set[str]] = {}
+    in_rotation = checkpoint_rotation(trial.spec for trial in trials)
+    tuners_of: dict[str, set[str]] = {}
     for trial in trials:
-        meant.setdefault(tuner_called(trial.spec), set()).add(trial.tuner)
+        tuners_of.setdefault(tuner_called(trial.spec), set()).add(trial.tuner)
 
     def known(trial: Trial) -> bool:
         called = tuner_called(trial.spec)
-        labelled = called != trial.spec.tuner.name and len(meant[called]) == 1
-        return labelled or cell_key(trial.spec) in taking
+        labelled = called != trial.spec.tuner.name and len(tuners_of[called]) == 1
+        return labelled or cell_key(trial.spec) in in_rotation
 
     return tuple(
         dataclasses.replace(trial, tuner=tuner_called(trial.spec)) if known(trial) else trial
@@ -281,7 +284,7 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
 
 
 def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Condition]:
-    """Return the conditions; labels include the campaign's name if it is below `path`."""
+    """Return the conditions; their labels name the campaign if `path` holds several."""
 
     def key(trial: Trial) -> str:
         spec = trial.spec
@@ -302,7 +305,10 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         plan = AnalysisPlan(planned.sizes) if planned else PLAIN
         interim = plan.at(_repeats(group))
         arms = _arms(group, baseline, interim)
-        comparisons, baselines = compare(_values(arms), interim), _yardsticks(arms, interim)
+        comparisons, baselines = (
+            compare(_values(arms), interim),
+            _baseline_comparisons(arms, interim),
+        )
         factors = factors_of(cell)
         conditions.append(Condition(label, factors, arms, comparisons, plan, baselines))
     return conditions
@@ -318,23 +324,28 @@ def _arms(trials: Sequence[Trial], baseline: str, interim: InterimAnalysis) -> t
     edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
     arms = []
     for tuner in _ordered({trial.tuner for trial in trials}, baseline):
-        mine = tuple(trial for trial in trials if trial.tuner == tuner)
-        good = tuple(trial for trial in mine if trial.stamp.valid)
+        of_tuner = tuple(trial for trial in trials if trial.tuner == tuner)
+        good = tuple(trial for trial in of_tuner if trial.stamp.valid)
         estimates = {
             metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], interim)
             for metric in METRICS.report
         }
-        mine_bytes = [trial.metrics.size_bytes for trial in good]
+        sizes_bytes = [trial.metrics.size_bytes for trial in good]
         flows = {
-            klass: min((int(in_class(one, klass).sum()) for one in mine_bytes), default=0)
+            klass: min(
+                (int(in_class(size_bytes, klass).sum()) for size_bytes in sizes_bytes), default=0
+            )
             for klass in SIZE_CLASSES
         }
-        arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges, interim)))
+        arms.append(Arm(tuner, of_tuner, good, estimates, flows, _size_curve(good, edges, interim)))
     return tuple(arms)
 
 
-def _yardsticks(arms: Sequence[Arm], interim: InterimAnalysis) -> tuple[Comparison, ...]:
-    """Compare tuners that have a placebo here with it, and with the best static setting."""
+def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tuple[Comparison, ...]:
+    """Compare tuners that have a placebo among the arms with it and with the best static setting.
+
+    A placebo sets the same values as often, but at random.
+    """
     baseline = arms[0].tuner
     tuners = {arm.tuner: arm.trials[0].spec.tuner for arm in arms}
     placebos = [
@@ -346,7 +357,7 @@ def _yardsticks(arms: Sequence[Arm], interim: InterimAnalysis) -> tuple[Comparis
     learned = [name for _, name in placebos]
     best = [(BEST_STATIC, name) for name in learned if BEST_STATIC in tuners]
     pairs = [pair for pair in (*best, *placebos) if pair[0] != baseline]
-    return compare_pairs(_values(arms), pairs, HEADLINES, interim)
+    return compare_pairs(_values(arms), pairs, PRIMARY_METRICS, interim)
 
 
 def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:
@@ -356,9 +367,10 @@ def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:
 
 
 def size_edges(sizes: Floats) -> Floats:
-    """Return the largest size of each group of about equal numbers of flows, not splitting sizes.
+    """Return the largest size of each of up to ten groups of about equal numbers of flows.
 
-    A size shared by many flows may fill more than a tenth; the rest joins the next group.
+    Flows of one size are in one group, which may then hold more than a tenth of all flows; too few
+    flows for a group of their own join the next one.
     """
     if not len(sizes):
         return np.zeros(0)
@@ -366,13 +378,13 @@ def size_edges(sizes: Floats) -> Floats:
     edges = np.unique(np.quantile(sizes, shares, method="higher"))
     upto = np.searchsorted(np.sort(sizes), edges, side="right")
     kept: list[int] = []
-    for place in range(len(edges)):
+    for index in range(len(edges)):
         before = upto[kept[-1]] if kept else 0
-        enough = upto[place] - before >= len(sizes) / _SIZE_GROUPS / 2
-        if place == len(edges) - 1 and kept and not enough:
+        enough = upto[index] - before >= len(sizes) / _SIZE_GROUPS / 2
+        if index == len(edges) - 1 and kept and not enough:
             kept.pop()
-        if enough or place == len(edges) - 1:
-            kept.append(place)
+        if enough or index == len(edges) - 1:
+            kept.append(index)
     return edges[kept]
 
 
@@ -380,11 +392,11 @@ def _size_curve(trials: Sequence[Trial], edges: Floats, interim: InterimAnalysis
     shape = (len(edges), len(QUANTILES))
     point, low, high = (np.full(shape, np.nan) for _ in range(3))
     flows = np.zeros(len(edges))
-    place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in trials]
+    groups = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in trials]
     for group in range(len(edges)):
         values = [
-            trial.metrics.slowdown[where == group]
-            for trial, where in zip(trials, place, strict=True)
+            trial.metrics.slowdown[of_trial == group]
+            for trial, of_trial in zip(trials, groups, strict=True)
         ]
         point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES, interim=interim)
         flows[group] = sum(len(part) for part in values)

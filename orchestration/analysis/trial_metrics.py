@@ -1,4 +1,4 @@
-"""A trial's figures by the key of their metric, each computed with others of the same data."""
+"""A trial's metrics by their keys. Metrics of the same data are computed together."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ _OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
 
 @dataclass
 class Measurements:
-    """What figures of a trial are computed from, read when it is first needed."""
+    """The data of a trial from which metrics are computed, read when first needed."""
 
     result: TrialResult
 
     @cached_property
     def flows(self) -> DoneFlows:
-        """The finished flows that count."""
+        """The finished flows that started after the warm-up."""
         return done_flows(self.result)
 
     @cached_property
     def ports(self) -> PortFigures:
-        """The figures of queues and links."""
+        """The metrics of queues and links."""
         return measure_ports(self.result)
 
     @cached_property
     def load(self) -> TrialLoad:
-        """The load."""
+        """The offered, delivered and discarded load."""
         return measure_load(self.result)
 
     @cached_property
     def progress(self) -> FlowProgress | None:
-        """The samples of flows that last; None if there are none."""
+        """The samples of long-lived flows; None if there are none."""
         return flow_progress(self.result)
 
     @cached_property
     def by_class(self) -> dict[str, float]:
-        """The figures of flows by size class."""
+        """The metrics of flows by size class."""
         flows, resent = self.flows, self.result.table("flows")["retransmits"]
         return {
             **flow_scalars(flows.size_bytes, flows.fct_ns, flows.slowdown),
@@ -72,7 +72,7 @@ class Measurements:
         }
 
 
-# How the metrics of each source are computed, all of a source together.
+# How the metrics of each source of data are computed, all together.
 _SOURCES: dict[Source, Callable[[Measurements], Mapping[str, float]]] = {
     "flow-classes": lambda trial: trial.by_class,
     "flows": lambda trial: of_flows(trial.flows),
@@ -93,8 +93,8 @@ class TrialMetrics:
 
     `scalars` has every metric, NaN if the trial has none. `size_bytes`, `fct_ns` and `slowdown` are
     of finished flows, shape (done,). `queue_ccdf` is the share of queue samples above each of
-    `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value per queue. Queues that were not read in
-    every sample count only in totals, and are NaN in `queue_mean_bytes`.
+    `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value per queue. Queues that some samples lack
+    count only in totals, and are NaN in `queue_mean_bytes`.
     """
 
     scalars: Mapping[str, float]
@@ -121,10 +121,9 @@ def measure(result: TrialResult) -> TrialMetrics:
 
 
 def figures(result: TrialResult, names: Iterable[str], from_ns: int = 0) -> dict[str, float]:
-    """Return a finished trial's figures by the keys of their metrics, NaN where it has none.
+    """Return a finished trial's metrics by their keys, NaN where it has none.
 
-    Those of samples of flows count from `from_ns`. Raises InputError for a table that cannot be
-    read.
+    Metrics of samples of flows count from `from_ns` on. Raises InputError for an unreadable table.
     """
     trial = Measurements(result)
     if from_ns and trial.progress is not None:
@@ -133,22 +132,25 @@ def figures(result: TrialResult, names: Iterable[str], from_ns: int = 0) -> dict
 
 
 def _figures(trial: Measurements, metrics: Iterable[Metric]) -> dict[str, float]:
-    wanted = list(metrics)
-    found: dict[str, float] = {}
-    for source in dict.fromkeys(metric.source for metric in wanted):
+    chosen = list(metrics)
+    values: dict[str, float] = {}
+    for source in dict.fromkeys(metric.source for metric in chosen):
         if source in _SOURCES:
-            found |= _SOURCES[source](trial)
-    found |= own_figures(trial.result, wanted)
-    return {metric.key: found.get(metric.key, math.nan) for metric in wanted}
+            values |= _SOURCES[source](trial)
+    values |= own_figures(trial.result, chosen)
+    return {metric.key: values.get(metric.key, math.nan) for metric in chosen}
 
 
 def own_figures(result: TrialResult, metrics: Iterable[Metric]) -> dict[str, float]:
-    """Return a trial's figures of the user's own metrics among these. Raises InputError."""
-    found = {}
+    """Return a trial's values of those metrics that a user has brought.
+
+    Raises InputError if the function of one fails.
+    """
+    values = {}
     for metric in metrics:
         if metric.of is not None:
             try:
-                found[metric.key] = float(metric.of(result))
+                values[metric.key] = float(metric.of(result))
             except InputError:
                 raise
             except Exception as error:
@@ -157,7 +159,7 @@ def own_figures(result: TrialResult, metrics: Iterable[Metric]) -> dict[str, flo
                     f"the metric {metric.key} cannot be computed: {type(error).__name__}, {error}",
                     "correct its function; math.nan stands for a trial that has none",
                 ) from error
-    return found
+    return values
 
 
 def of_flows(flows: DoneFlows) -> dict[str, float]:
@@ -167,23 +169,23 @@ def of_flows(flows: DoneFlows) -> dict[str, float]:
 
 
 def of_progress(progress: FlowProgress | None) -> dict[str, float]:
-    """Return the metrics of flows that last; none if there are fewer than two samples of them."""
+    """Return the metrics of long-lived flows; empty with fewer than two samples of them."""
     if progress is None or len(progress.t_ns) < 2:
         return {}
     return {key: compute(progress) for key, compute in _OF_PROGRESS.items()}
 
 
 def written_load(result: TrialResult) -> dict[str, float]:
-    """Return the load that a trial wrote down, as shares of the hosts' line rates, by key.
+    """Return the load that a trial recorded, as shares of the hosts' line rates, by key.
 
-    What an earlier version called delivered was another thing, which is left out.
+    The delivered load of earlier versions had another meaning, so it is left out.
     """
     return {key: value for key, value in recorded_load_shares(result).items() if value is not None}
 
 
 def throughput_figures(result: TrialResult) -> dict[str, float]:
-    """Return what the papers print of a trial besides its flows, by key; NaN if there is none."""
-    found = {**measure_throughput(result), **measure_balance(result), **written_load(result)}
-    found |= own_figures(result, METRICS.own)
+    """Return the papers' metrics of a trial except those of flows, by key; NaN if it has none."""
+    values = {**measure_throughput(result), **measure_balance(result), **written_load(result)}
+    values |= own_figures(result, METRICS.own)
     rest = (m for m in METRICS.papers.values() if m.source not in ("flows", "flow-samples"))
-    return {metric.key: found.get(metric.key, math.nan) for metric in rest}
+    return {metric.key: values.get(metric.key, math.nan) for metric in rest}

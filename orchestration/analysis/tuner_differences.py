@@ -1,4 +1,8 @@
-"""Paired comparisons between tuners, with a verdict in words."""
+"""Paired comparisons between tuners, with a verdict in words.
+
+The trials of one seed have the same flows under every tuner, so each seed gives one difference, and
+what varies between seeds cancels.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,16 @@ from orchestration.analysis.statistics import PairedDifference, holm, paired_dif
 from orchestration.render.numbers import change, interval, percent_change, points, quantity
 
 SIGNIFICANCE = 0.05
-# The end of a real difference's verdict.
-REAL = ", real"
-# The verdict where the two do not differ in any pair, however few.
+# The verdicts on metrics without a significant difference.
 IDENTICAL = "identical in every pair"
+NOT_SHOWN, NOT_SHOWN_AFTER_HOLM = "no difference shown", "no difference shown (Holm)"
+NOT_TESTED = "not tested: one pair only"
+# What a reader has to know of verdicts, wherever they are printed.
+VERDICTS_NOTE = (
+    "In brackets: 95% confidence intervals, in percent where no unit is given. A difference is "
+    "given if it is significant: p < 0.05 in a paired t-test after Holm's correction for all "
+    "comparisons of the condition. (Holm): p is below 0.05 only without that correction."
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,8 @@ class Comparison:
     """A tuner compared with the baseline on one metric, over their common seeds.
 
     `p_holm` is the paired t-test's p-value, corrected for `family` comparisons; the difference is
-    `real` if it is below 5 %. They are `identical` if no pair differs at all.
+    `real`, that is, significant, if `p_holm` is below 0.05. The two tuners are `identical` on the
+    metric if it is the same in every pair.
     """
 
     metric: str
@@ -43,7 +54,8 @@ def compare(
     """Compare every tuner with the first, on the metrics marked as compared.
 
     `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons with a p-value
-    form one family for Holm's correction. `interim` is the one at which they are read.
+    form one family for Holm's correction. `interim` is the analysis at which a campaign with
+    adaptive repeats is read.
     """
     baseline, *others = values
     keys = [metric.key for metric in METRICS.report if metric.compared]
@@ -56,7 +68,11 @@ def compare_pairs(
     keys: Sequence[str],
     interim: InterimAnalysis = FIXED,
 ) -> tuple[Comparison, ...]:
-    """Compare the second tuner of each pair with the first on some metrics, as one family."""
+    """Compare the second tuner of each of `pairs` with the first, on the metrics `keys`.
+
+    All these comparisons form one family for Holm's correction. A metric that no pair of trials has
+    on both sides is left out.
+    """
     drafts = []
     for baseline, tuner in pairs:
         seeds = sorted(set(values[baseline]) & set(values[tuner]))
@@ -80,27 +96,24 @@ def compare_pairs(
 
 
 def _verdict(metric: str, difference: PairedDifference, p_holm: float) -> str:
-    """Return the verdict: `12% higher (95% CI 8% to 16%), real`."""
+    """Return the verdict: `12% higher [8.1, 16]`, or why there is no significant difference."""
     if difference.identical:
         return IDENTICAL
     if difference.n < 2:
-        return "cannot be told from chance with one pair"
+        return NOT_TESTED
     if not p_holm < SIGNIFICANCE:
-        text = f"no difference shown with {difference.n} repeats"
-        if difference.p_t < SIGNIFICANCE:
-            text += " after Holm's correction"
-        return text
+        return NOT_SHOWN_AFTER_HOLM if difference.p_t < SIGNIFICANCE else NOT_SHOWN
     unit = METRICS[metric].unit
     side = "higher" if difference.mean > 0 else "lower"
     if math.isfinite(difference.relative_low):
         low, high = sorted((abs(difference.relative_low), abs(difference.relative_high)))
         size = percent_change(difference.relative)
-        bounds = f"{percent_change(low)} to {percent_change(high)}"
+        bounds = ", ".join(percent_change(end).removesuffix("%") for end in (low, high))
     else:
         low, high = sorted((abs(difference.low), abs(difference.high)))
         size = quantity(abs(difference.mean), unit)
         bounds = interval(low, high, unit)
-    return f"{size} {side} (95% CI {bounds}){REAL}"
+    return f"{size} {side} [{bounds}]"
 
 
 def describe_difference(comparison: Comparison) -> str:

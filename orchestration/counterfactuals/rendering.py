@@ -24,7 +24,15 @@ from orchestration.render.figure_style import FAINT, base_figure
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, Estimate, quantity, signed
-from orchestration.render.page import Block, Items, Page, Paragraph, Picture, Pictures, rows_of
+from orchestration.render.page import (
+    Block,
+    CaptionedFigure,
+    FigureGrid,
+    Items,
+    Page,
+    Paragraph,
+    rows_of,
+)
 from orchestration.render.table import Table, Value, table
 
 
@@ -220,7 +228,7 @@ def credit_page(credit: Credit, maximum: int) -> str:
     """Return the same as an HTML page, with figures of two rewards against mean slowdown."""
     tuner = credit.plan.decisions.trial.spec.tuner.name
     lines, *tables = credit_blocks(credit, maximum)
-    drawn = Pictures([_picture(credit, name) for name in ("returned", "fabric")])
+    drawn = FigureGrid([_picture(credit, name) for name in ("returned", "fabric")])
     title = f"Does {tuner}'s reward rank decisions as flow completion does?"
     return page_html(Page(title, "closloop credit", [lines], [drawn, *tables]))
 
@@ -391,7 +399,7 @@ def _data(credit: Credit) -> Data:
     return rows_of(_row(measured) for measured in credit.measured)
 
 
-def _picture(credit: Credit, reward: str) -> Picture:
+def _picture(credit: Credit, reward: str) -> CaptionedFigure:
     (ranking,) = (
         ranking
         for ranking in credit.rankings
@@ -426,4 +434,4 @@ def _picture(credit: Credit, reward: str) -> Picture:
         "right. Orange: there were packets in the queue; blue: it was empty. Triangles up: deeper "
         "thresholds; down: shallower."
     )
-    return Picture(title, caption, figure, f"credit-{reward}", _data(credit))
+    return CaptionedFigure(title, caption, figure, f"credit-{reward}", _data(credit))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# A line, points, or a heat map, with plotly.js' attribute names.
+# A line, points, or a heat map, as attributes of plotly.js.
 Trace = dict[str, Any]
 # numpy dtype -> plotly.js dtype
 _NUMBERS = {
@@ -24,21 +24,22 @@ _NUMBERS = {
 
 
 def scatter(**attributes: Any) -> Trace:
-    """Return points or a line through them."""
+    """Return a trace of points, or of a line through them."""
     return {"type": "scatter", **attributes}
 
 
 def heatmap(**attributes: Any) -> Trace:
-    """Return a grid of cells."""
+    """Return a trace of coloured cells in a grid."""
     return {"type": "heatmap", **attributes}
 
 
 class Figure:
-    """A figure of one or more panels, one below the other, whose x axes move together.
+    """A figure of one or more panels, one below the other, with a common x axis.
 
     `heights` are the panels' shares of the height; `gap` is the share between two panels. With
-    `same_y` all panels have the same y axis. Panels are numbered by `row`, from 1 at the top.
-    Without a row, a trace goes to the first panel, and an annotation's own attributes place it.
+    `same_y` all panels have the same y axis. A panel's number is its `row`, from 1 at the top.
+    Without a row, a trace goes to the first panel, and an annotation is positioned by its own
+    attributes.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Figure:
             self.layout |= {_axis("xaxis", row): x, _axis("yaxis", row): y}
 
     def add_trace(self, trace: Trace, row: int | None = None) -> None:
-        """Draw a trace."""
+        """Add a trace to a panel."""
         panel = {} if row is None else {"xaxis": _axis("x", row), "yaxis": _axis("y", row)}
         self.data.append({**trace, **panel})
 
@@ -114,12 +115,12 @@ class Figure:
         return text
 
     def _update_axes(self, name: str, row: int | None, changes: Mapping[str, Any]) -> None:
-        for place in range(1, self._rows + 1) if row is None else (row,):
-            _merge(self.layout[_axis(name, place)], changes)
+        for number in range(1, self._rows + 1) if row is None else (row,):
+            _merge(self.layout[_axis(name, number)], changes)
 
 
 def _axis(name: str, row: int) -> str:
-    """Return plotly.js' name of a panel's axis: the first has no number."""
+    """Return plotly.js' name of a panel's axis: that of the first has no number."""
     return name if row == 1 else f"{name}{row}"
 
 
@@ -134,7 +135,7 @@ def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with arrays encoded in base64, which is short and fast to read."""
+    """Return the value with arrays in base64, which is short and fast to parse."""
     if isinstance(value, Mapping):
         return {
             name: list(inner) if name == "range" else _plain(inner) for name, inner in value.items()

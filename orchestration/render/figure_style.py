@@ -1,4 +1,4 @@
-"""The common look of all pictures: colours, fonts, margins, direct labels."""
+"""The common style of all figures: colours, fonts, margins, labels at lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.render.figure import Figure, Trace, scatter
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#e8e8e8"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 # Three colours of Okabe and Ito (2008) with a contrast of at least 3 to white, and three more that
-# colour-blind readers can tell from them and from each other. Each has its own line pattern.
+# colour-blind readers can distinguish. Each has its own line pattern.
 _PALETTE = {
     "#0072B2": "solid",
     "#D55E00": "dash",
@@ -25,7 +25,7 @@ _PALETTE = {
     "#606060": "longdashdot",
 }
 _LABEL_CHARACTERS = 12
-# The length of an axis title that fits below a picture on a phone 360 pixels wide.
+# The length of an axis title that fits below a figure on a phone 360 pixels wide.
 _TITLE_CHARACTERS = 30
 TITLE_LINE_PIXELS = 18
 # The width of a bold letter in a line's label, the gap before the label, and its least width.
@@ -40,9 +40,9 @@ Colours = dict[str, str]
 
 
 def colours_of(tuners: Sequence[str]) -> Colours:
-    """Return each tuner's colour, the same in every picture."""
-    known = tuple(_PALETTE)
-    return {tuner: known[place % len(known)] for place, tuner in enumerate(tuners)}
+    """Return each tuner's colour, the same in every figure."""
+    palette = tuple(_PALETTE)
+    return {tuner: palette[index % len(palette)] for index, tuner in enumerate(tuners)}
 
 
 def readable(colour: str) -> str:
@@ -63,18 +63,18 @@ def contrast_to_white(colour: str) -> float:
 
 
 def short(name: str) -> str:
-    """Return the name, shortened to fit beside a line, as plotly.js shows texts: tags escaped."""
+    """Return the name, shortened to fit beside a line; tags are escaped for plotly.js."""
     kept = name if len(name) <= _LABEL_CHARACTERS else name[: _LABEL_CHARACTERS - 1] + "…"
     return escape(kept, quote=False)
 
 
 def wrapped(title: str) -> str:
-    """Return an axis title, wrapped to fit below a picture on a phone."""
+    """Return an axis title, wrapped to fit below a figure on a phone."""
     return "<br>".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 
 def label_room(names: Iterable[str]) -> int:
-    """Return the right margin, in pixels, that names at the ends of lines need."""
+    """Return the right margin in pixels that the names at the ends of lines need."""
     longest = max((len(short(name)) for name in names), default=0)
     return max(_MIN_LABEL_PIXELS, _LABEL_GAP_PIXELS + _LETTER_PIXELS * longest)
 
@@ -91,7 +91,10 @@ _AXIS: dict[str, Any] = {
 
 
 def base_figure(height: int, right: int = 20, figure: Figure | None = None) -> Figure:
-    """Return `figure`, or an empty one, in the common style; as wide as the page allows."""
+    """Return `figure`, or an empty one, in the common style and as wide as the page allows.
+
+    `height` and the right margin `right` are in pixels.
+    """
     figure = figure or Figure()
     layout = {
         "height": height,
@@ -112,12 +115,12 @@ def base_figure(height: int, right: int = 20, figure: Figure | None = None) -> F
 
 
 def line(x: Any, y: Any, colour: str, width: float = 2.5) -> Trace:
-    """Return a line."""
+    """Return a solid line."""
     return scatter(x=x, y=y, mode="lines", line={"color": colour, "width": width})
 
 
 def curve(x: Any, y: Any, colour: str, width: float = 2.5) -> Trace:
-    """Return a line in the pattern of its colour, so that it can be told apart without colours."""
+    """Return a line in the pattern of its colour, so that lines differ without colours too."""
     trace = line(x, y, colour, width)
     trace["line"]["dash"] = _PALETTE.get(colour, "solid")
     return trace
@@ -167,12 +170,12 @@ def name_line(
 
 def write_name(figure: Figure, name: str, colour: str, **at: Any) -> None:
     """Write a name in bold and in its colour; `at` has plotly.js' attributes of its position."""
-    place = {key: at.pop(key) for key in ("x", "xref", "y", "yref") if key in at}
-    look: dict[str, Any] = {
+    position = {key: at.pop(key) for key in ("x", "xref", "y", "yref") if key in at}
+    style: dict[str, Any] = {
         "text": f"<b>{short(name)}</b>",
         "font": {"color": readable(colour), "size": 13},
     }
-    figure.add_annotation(**place, **look, **at, showarrow=False)
+    figure.add_annotation(**position, **style, **at, showarrow=False)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""A heat map as SVG, for pages in Markdown, which run no script."""
+"""A heat map as SVG, for pages in Markdown, which cannot run scripts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _DOUBTFUL = readable("#606060")
 
 @dataclass(frozen=True)
 class HeatCell:
-    """What a cell says and the value of its colour, NaN if there is none.
+    """The text of a cell, and the value that gives its colour, NaN for none.
 
-    One that is `sure` is bold, one that is `doubtful` is grey.
+    A cell that is `sure` is bold, one that is `doubtful` is grey.
     """
 
     text: str
@@ -32,8 +32,9 @@ class HeatCell:
 class HeatMap:
     """Blocks of columns side by side, over the same rows.
 
-    `blocks` is title -> column -> the cells of all rows. `steps` are upper ends of values with
-    their colours and with what is written at the end, the first one's to the left of the scale.
+    `about` is a line below the title. `blocks` is title -> column -> the cells of all rows. `steps`
+    are the colours of the scale: upper end of the values, colour, and label; the label of the first
+    step is written to the left of the scale.
     """
 
     title: str
@@ -44,7 +45,7 @@ class HeatMap:
     bold_rows: Sequence[str] = ()
 
     def svg(self) -> str:
-        """Return the picture."""
+        """Return the heat map as SVG."""
         left = 24 + math.ceil(_LETTER * max(map(len, self.rows)))
         x = left
         parts: list[str] = []
@@ -64,9 +65,9 @@ class HeatMap:
             *self._names(left),
             *self._legend(left, bottom),
         ]
-        look = {"font-family": _FONT, "font-size": "12", "fill": INK}
+        style = {"font-family": _FONT, "font-size": "12", "fill": INK}
         view = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}"}
-        return f"{element('svg', *shown, **view, **size, **look)}\n".replace("><", ">\n<")
+        return f"{element('svg', *shown, **view, **size, **style)}\n".replace("><", ">\n<")
 
     def _names(self, left: int) -> Iterator[str]:
         for row, name in enumerate(self.rows):
@@ -80,18 +81,18 @@ class HeatMap:
         for number, (name, cells) in enumerate(columns.items()):
             x = left + number * cell
             yield _text(x + cell / 2, _TOP - 8, name, "middle", font_size="11")
-            for row, one in enumerate(cells):
-                yield from self._cell(x, _TOP + row * _ROW, cell, one)
+            for row, shown in enumerate(cells):
+                yield from self._cell(x, _TOP + row * _ROW, cell, shown)
 
-    def _cell(self, x: float, y: float, width: int, one: HeatCell) -> Iterator[str]:
+    def _cell(self, x: float, y: float, width: int, cell: HeatCell) -> Iterator[str]:
         fill, ink = "white", readable(FAINT)
-        if math.isfinite(one.value):
-            fill = next(colour for end, colour, _ in self.steps if one.value < end)
+        if math.isfinite(cell.value):
+            fill = next(colour for end, colour, _ in self.steps if cell.value < end)
             dark = contrast_to_white(fill) > 4.5
-            ink = "white" if dark else _DOUBTFUL if one.doubtful else INK
+            ink = "white" if dark else _DOUBTFUL if cell.doubtful else INK
         yield _box(x, y, width, _ROW, fill)
-        bold = {"font_weight": "bold"} if one.sure else {}
-        yield _text(x + width / 2, y + _ROW / 2 + 4, one.text, "middle", fill=ink, **bold)
+        bold = {"font_weight": "bold"} if cell.sure else {}
+        yield _text(x + width / 2, y + _ROW / 2 + 4, cell.text, "middle", fill=ink, **bold)
 
     def _legend(self, left: int, bottom: int) -> Iterator[str]:
         for number, (_, colour, text) in enumerate(self.steps):
@@ -103,10 +104,10 @@ class HeatMap:
                 yield _text(x - 8, y + 11, text, "end")
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", **look: str) -> str:
-    named = {name.replace("_", "-"): value for name, value in look.items()}
-    place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
-    return element("text", text, **place, **named)
+def _text(x: float, y: float, text: str, anchor: str = "start", **style: str) -> str:
+    named = {name.replace("_", "-"): value for name, value in style.items()}
+    position = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
+    return element("text", text, **position, **named)
 
 
 def _box(x: float, y: float, width: float, height: float, fill: str) -> str:

@@ -1,6 +1,6 @@
-"""Pages: self-contained HTML files, in which style, plotly.js, pictures and their data are.
+"""Pages as self-contained HTML files: style, plotly.js, figures and their data are inside.
 
-A text is escaped here, once: `Html` is what was escaped.
+Text is escaped here, once: an `Html` string is already escaped.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from orchestration.core.outputs import write_output
 from orchestration.render.csv import csv_text
 from orchestration.render.page import (
     Block,
+    CaptionedFigure,
+    FigureGrid,
     Heading,
     Items,
     Key,
     Links,
     Page,
     Paragraph,
-    Picture,
-    Pictures,
     Section,
 )
 from orchestration.render.table import Column, Row, Table, Text, spans
@@ -36,7 +36,7 @@ _POLICY = (
 )
 # The plotly.js build for two-axis plots, from plotly's package: a third of the full size.
 PLOTLY_FILE = "plotly-cartesian.min.js"
-# Characters that some file system refuses in a name, or that a shell needs quoted.
+# Characters that a file system may refuse in a name, or that need quotes in a shell.
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 _TAGS = {"strong": "b", "code": "code"}
 _CLASSES = {"warning": "warning", "bad": "invalid", "faint": "note"}
@@ -44,19 +44,19 @@ _PARAGRAPHS = {"ok": "standing ok", "bad": "standing bad"}
 
 
 class Html(str):
-    """A text that is HTML already."""
+    """A string of HTML, which is not escaped again."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A page as HTML, and the data of its pictures as CSV, by file name."""
+    """A page as HTML, and the data of its figures as CSV, by file name."""
 
     html: str
     csv: dict[str, str]
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically. Raises NotReadyError if that is impossible."""
+    """Write `text` to `path` atomically. Raises NotReadyError if it cannot be written."""
     write_output(
         path, text, "make room there or make it writable; --no-html prints the tables only"
     )
@@ -73,19 +73,19 @@ def page_html(page: Page) -> str:
 
 
 def render(page: Page) -> Rendered:
-    """Return a page as HTML, with its pictures' data."""
-    made = _Pictures()
+    """Return a page as HTML, with the data of its figures."""
+    writer = _FigureWriter()
     kicker = element("p", page.kicker, css="kicker") if page.kicker else ""
-    head = [kicker, element("h1", page.heading), *(_block(block, made) for block in page.opening)]
+    head = [kicker, element("h1", page.heading), *(_block(block, writer) for block in page.opening)]
     body = [
         element("a", "Skip to the figures", css="skip", href="#content"),
         element("header", Html("".join(head))),
         '<main id="content">',
-        *(_block(block, made) for block in page.blocks),
+        *(_block(block, writer) for block in page.blocks),
         "</main>",
-        made.script(),
+        writer.script(),
     ]
-    script = f"<script>{asset(PLOTLY_FILE)}</script>\n" if made.count else ""
+    script = f"<script>{asset(PLOTLY_FILE)}</script>\n" if writer.count else ""
     shown = "\n".join(filter(None, body))
     html = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -94,42 +94,42 @@ def render(page: Page) -> Rendered:
         f"<title>{escape(page.title or page.heading)} · closloop</title>\n"
         f"<style>\n{asset('page.css')}</style>\n{script}</head><body>\n{shown}\n</body></html>\n"
     )
-    return Rendered(html, made.tables)
+    return Rendered(html, writer.tables)
 
 
 def element(tag: str, *content: str, css: str = "", **attributes: str) -> Html:
-    """Return an element; content that is not `Html` is escaped, as are attributes."""
+    """Return an element with class `css`; attributes and content other than `Html` are escaped."""
     inner = "".join(part if isinstance(part, Html) else escape(part) for part in content)
     named = {"class": css, **attributes} if css else attributes
-    told = "".join(f' {name.replace("_", "-")}="{escape(v)}"' for name, v in named.items())
-    return Html(f"<{tag}{told}>{inner}</{tag}>")
+    text = "".join(f' {name.replace("_", "-")}="{escape(v)}"' for name, v in named.items())
+    return Html(f"<{tag}{text}>{inner}</{tag}>")
 
 
 def inline(text: Text) -> Html:
     """Return a text with its styles and links."""
-    found = []
+    parts = []
     for part in spans(text):
         shown = Html(escape(part.text).replace("\n", "<br>"))
         if part.style in _TAGS:
             shown = element(_TAGS[part.style], shown)
         elif part.style in _CLASSES:
             shown = element("span", shown, css=_CLASSES[part.style])
-        found.append(element("a", shown, href=quote(part.link, "/#:")) if part.link else shown)
-    return Html("".join(found))
+        parts.append(element("a", shown, href=quote(part.link, "/#:")) if part.link else shown)
+    return Html("".join(parts))
 
 
-def html_table(made: Table) -> Html:
-    """Return a table. The note of a row is a row below it that spans the table, on phones too."""
-    columns, rows = made.shown(details=True)
+def html_table(table: Table) -> Html:
+    """Return a table as HTML. The note of a row is a row below it, over all columns."""
+    columns, rows = table.shown(details=True)
     head = element("thead", element("tr", *_cells("th", columns, [c.name for c in columns])))
     body = "\n".join(_row(columns, texts, row) for texts, row in rows)
-    title = element("h3", made.title) if made.title else ""
-    shown = element("table", head if made.heads else "", Html(f"<tbody>\n{body}\n</tbody>"))
-    told = element("p", inline(made.caption), css="caption") if made.caption else ""
-    name = made.title or next((c.name for c in columns if c.name), "")
+    title = element("h3", table.title) if table.title else ""
+    shown = element("table", head if table.heads else "", Html(f"<tbody>\n{body}\n</tbody>"))
+    caption = element("p", inline(table.caption), css="caption") if table.caption else ""
+    name = table.title or next((c.name for c in columns if c.name), "")
     # a scrolling area must be reachable by keyboard
     area = {"tabindex": "0", "role": "region", "aria_label": f"Table: {name}"}
-    return Html(f"{title}{element('div', shown, css='scroll', **area)}{told}")
+    return Html(f"{title}{element('div', shown, css='scroll', **area)}{caption}")
 
 
 def _row(columns: Sequence[Column], texts: Sequence[Text], row: Row) -> Html:
@@ -137,12 +137,12 @@ def _row(columns: Sequence[Column], texts: Sequence[Text], row: Row) -> Html:
     shown = [inline(text) for text in texts]
     if row.style == "strong":
         shown = [element("b", text) if text else text for text in shown]
-    below = f"with-more {style}".strip() if row.note else style
-    made = element("tr", *_cells("td", columns, shown), css=below)
+    css = f"with-more {style}".strip() if row.note else style
+    cells = element("tr", *_cells("td", columns, shown), css=css)
     if not row.note:
-        return made
+        return cells
     note = element("td", element("div", inline(row.note)), colspan=str(len(columns)))
-    return Html(f"{made}{element('tr', note, css='more')}")
+    return Html(f"{cells}{element('tr', note, css='more')}")
 
 
 def _cells(tag: str, columns: Sequence[Column], texts: Sequence[str]) -> list[Html]:
@@ -152,7 +152,7 @@ def _cells(tag: str, columns: Sequence[Column], texts: Sequence[str]) -> list[Ht
     ]
 
 
-def _block(block: Block, made: _Pictures) -> str:
+def _block(block: Block, writer: _FigureWriter) -> str:
     match block:
         case Table():
             return html_table(block)
@@ -169,64 +169,64 @@ def _block(block: Block, made: _Pictures) -> str:
         case Links(anchors):
             links = [element("a", text, href=f"#{at}") for text, at in anchors.items()]
             return element("nav", *links, aria_label="Contents")
-        case Pictures():
-            return made.grid(block)
+        case FigureGrid():
+            return writer.grid(block)
         case Section(blocks, anchor):
-            inner = Html("\n".join(_block(one, made) for one in blocks))
+            inner = Html("\n".join(_block(part, writer) for part in blocks))
             return element("section", inner, **({"id": anchor} if anchor else {}))
 
 
-class _Pictures:
-    """The pictures of a page, numbered in order, and the CSV files of their data."""
+class _FigureWriter:
+    """Writes the figures of a page, numbered in order, and the CSV files of their data."""
 
     def __init__(self) -> None:
         self.count = 0
         self.tables: dict[str, str] = {}
 
-    def grid(self, block: Pictures) -> str:
-        """Return pictures side by side."""
-        known = [picture for picture in block.pictures if picture is not None]
+    def grid(self, block: FigureGrid) -> str:
+        """Return figures side by side."""
+        known = [captioned for captioned in block.figures if captioned is not None]
         if not known:
             return ""
-        cells = "\n".join(self._figure(picture, block.prefix) for picture in known)
+        cells = "\n".join(self._figure(captioned, block.prefix) for captioned in known)
         return f'<div class="grid{" wide" if block.wide else ""}">\n{cells}\n</div>'
 
-    def _figure(self, picture: Picture, prefix: str) -> str:
-        place, height = self.count, picture.figure.layout["height"]
+    def _figure(self, captioned: CaptionedFigure, prefix: str) -> str:
+        number, height = self.count, captioned.figure.layout["height"]
         self.count += 1
         # a name that contains </script> must not end the script
-        drawn = picture.figure.to_json().replace("<", "\\u003c")
-        caption = escape(picture.caption) + self._link(picture, prefix)
+        drawn = captioned.figure.to_json().replace("<", "\\u003c")
+        caption = escape(captioned.caption) + self._link(captioned, prefix)
         return (
-            f'<figure><h4 id="title-{place}">{escape(picture.title)}</h4>\n'
-            f'<div id="picture-{place}" class="picture" tabindex="0" role="img" '
-            f'aria-labelledby="title-{place}" aria-describedby="caption-{place}" '
+            f'<figure><h4 id="title-{number}">{escape(captioned.title)}</h4>\n'
+            f'<div id="picture-{number}" class="picture" tabindex="0" role="img" '
+            f'aria-labelledby="title-{number}" aria-describedby="caption-{number}" '
             f'style="height:{height}px"></div>\n'
             f'<script type="application/json">{drawn}</script>\n'
-            f'<figcaption id="caption-{place}">{caption}</figcaption></figure>'
+            f'<figcaption id="caption-{number}">{caption}</figcaption></figure>'
         )
 
-    def _link(self, picture: Picture, prefix: str) -> str:
-        if not picture.data:
+    def _link(self, captioned: CaptionedFigure, prefix: str) -> str:
+        if not captioned.data:
             return ""
-        base = prefix + _UNSAFE.sub("-", picture.name).strip("-")
-        name, number = f"{base}.csv", 1
-        while name in self.tables:  # another picture has it
-            number += 1
-            name = f"{base}-{number}.csv"
-        self.tables[name] = text = csv_text(picture.data)
+        base = prefix + _UNSAFE.sub("-", captioned.name).strip("-")
+        name, suffix = f"{base}.csv", 1
+        while name in self.tables:  # another figure has that name
+            suffix += 1
+            name = f"{base}-{suffix}.csv"
+        self.tables[name] = text = csv_text(captioned.data)
         # quote() keeps the characters that a URL allows; most of the others are commas
         address = f"data:text/csv;charset=utf-8,{quote(text, safe=',:()')}"
-        label = f"Data of this picture: {name}"
+        label = f"Data of this figure: {name}"
         link = element("a", "CSV", css="csv", download=name, href=address, aria_label=label)
         return f" {link}"
 
     def script(self) -> str:
-        """Return the script that draws the pictures, if there are any."""
+        """Return the script that draws the figures, if there are any."""
         if not self.count:
             return ""
         return (
             f'<p id="told" aria-live="polite"></p>\n<script>\n{asset("page.js")}</script>\n'
-            '<noscript><p class="note">Pictures are drawn by a script, which this viewer does not '
-            "run. Tables and CSV links need none.</p></noscript>"
+            '<noscript><p class="note">Figures are drawn by a script, which this viewer does not '
+            "run. Tables and CSV links work without it.</p></noscript>"
         )

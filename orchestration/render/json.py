@@ -1,4 +1,4 @@
-"""Data as JSON: dataclasses and arrays become objects and lists, what is no number becomes null."""
+"""Data as JSON: dataclasses and arrays become objects and lists, NaN and infinities null."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def json_text(value: Any, indent: int | None = 1, **how: Any) -> str:
-    """Return data as JSON text; `how` is passed to json.dumps."""
-    return json.dumps(plain(value), indent=indent, allow_nan=False, **how)
+def json_text(value: Any, indent: int | None = 1, **options: Any) -> str:
+    """Return data as JSON text; `options` are those of json.dumps."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False, **options)

@@ -9,8 +9,8 @@ from typing import Any
 from orchestration.render.table import Table, Text, joined, spans, table
 
 _LINE = "<br>"
-# What Markdown would not show as it is. Square brackets and underlines mean something in some
-# places only.
+# Characters that are markup in Markdown. Square brackets and underlines are so in some positions
+# only.
 _SPECIAL = re.compile(
     r"[\\`|~]"
     r"|\*(?=\S)|(?<=\S)\*"
@@ -23,22 +23,22 @@ _SPECIAL = re.compile(
 
 
 def escaped(text: str) -> str:
-    """Return a text as Markdown that shows it, on one line."""
+    """Return Markdown on one line that shows a plain text as it is."""
     lines = re.split(r"\r\n|\r|\n", text)
-    return _LINE.join(_SPECIAL.sub(lambda found: f"\\{found[0]}", line) for line in lines)
+    return _LINE.join(_SPECIAL.sub(lambda match: f"\\{match[0]}", line) for line in lines)
 
 
 def inline(text: Text) -> str:
     """Return a text with its styles as Markdown, on one line."""
-    found = []
+    parts = []
     for part in spans(text):
         shown = escaped(part.text)
         if part.style == "code" and not re.search(r"[`\n\\]", part.text):
             shown = f"`{part.text}`".replace("|", r"\|")
         elif part.style in ("strong", "bad"):
             shown = f"**{shown}**"
-        found.append(f"[{shown}](<{part.link}>)" if part.link else shown)
-    return "".join(found)
+        parts.append(f"[{shown}](<{part.link}>)" if part.link else shown)
+    return "".join(parts)
 
 
 def markdown_table(made: Table) -> str:

@@ -1,6 +1,6 @@
-"""The one place where numbers become text: three significant digits and a unit, shares, p-values.
+"""Formatters of numbers: three significant digits with a unit, shares, p-values, intervals.
 
-Unknown numbers are NaN and are shown as a dash.
+Numbers become text nowhere else. An unknown number is NaN and is shown as a dash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestration.core.units import format_duration, format_rate, format_size
 Unit = Literal["ns", "bytes", "bps", "share", "ratio", "count"]
 NOTHING = "–"
 _FORMATS = {"ns": format_duration, "bytes": format_size, "bps": format_rate}
-# Shares closer to 0 than this are 0, without a sign, where two decimals of a percent are shown.
+# With two decimals of a percent, a share closer to 0 than this is shown as 0, without a sign.
 NO_SHARE = 5e-5
 
 
@@ -75,21 +75,22 @@ def percent_change(share: float) -> str:
 
 
 def with_error(estimate: Estimate, unit: Unit) -> str:
-    """Return `3.21 ±0.12`: the mean and half of its 95 % interval."""
+    """Return `3.21 ±0.12`: the mean and the half-width of its 95 % interval."""
     text = quantity(estimate.mean, unit)
     half = (estimate.high - estimate.low) / 2
     return f"{text} ±{quantity(half, unit)}" if half > 0 else text
 
 
 def extremes(values: Mapping[str, float], unit: Unit) -> str:
-    """Return `180KB with secn1, 420KB with secn2`; of more than three, only lowest and highest."""
+    """Return `180KB with secn1, 420KB with secn2`; of over three, `180KB with x to 1MB with y`."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     if not known:
         return "nothing measured"
+    between = ", "
     if len(known) > 3:
         low, high = (pick(known, key=known.__getitem__) for pick in (min, max))
-        known = {low: known[low], high: known[high]}
-    return ", ".join(f"{quantity(value, unit)} with {name}" for name, value in known.items())
+        known, between = {low: known[low], high: known[high]}, " to "
+    return between.join(f"{quantity(value, unit)} with {name}" for name, value in known.items())
 
 
 def count(value: float, one: str, more: str = "") -> str:
@@ -120,7 +121,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def short_percent(value: float, sign: str = "+") -> str:
-    """Return percents in two significant digits, and all before the point: `+1.2%`, `+270%`."""
+    """Return percents with two significant digits, or as integers: `+1.2%`, `+270%`."""
     if not math.isfinite(value):
         return NOTHING
     digits = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
@@ -133,7 +134,7 @@ def percents(
 ) -> str:
     """Return a share and its interval in percent: `-38.7% [-41.1, -36.4]`.
 
-    By default there is one decimal below 100 %, none above. Unknown ends are left out.
+    By default there is one decimal below 100 %, and none above. An unknown interval is left out.
     """
 
     def text(share: float) -> str:
@@ -148,7 +149,7 @@ def percents(
 
 
 def percent_span(value: float, low: float, high: float, *, sign: str = "+", digits: int = 1) -> str:
-    """Return `+3.1% [+2.0% to +4.2%]`: a share and its interval, of which the ends may be NaN."""
+    """Return `+3.1% [+2.0% to +4.2%]`: a share and its interval, which is left out if NaN."""
     if not math.isfinite(value):
         return NOTHING
     mean, *ends = (f"{100 * share:{sign}.{digits}f}%" for share in (value, low, high))

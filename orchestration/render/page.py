@@ -1,6 +1,6 @@
-"""Pages and the output of verbs as blocks: headings, texts, lists, tables, pictures.
+"""Pages and the output of verbs as blocks: headings, texts, lists, tables, figures.
 
-The same blocks are shown in a terminal, where pictures are left out, and as an HTML page.
+The same blocks are shown in a terminal, where figures are left out, and as an HTML page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestration.render.table import Table, Text
 if TYPE_CHECKING:
     from orchestration.render.figure import Figure
 
-# How a text is set; "ok" and "bad" are verdicts on the whole.
+# How a text is styled; "ok" and "bad" are verdicts on a whole page.
 Kind = Literal["", "caption", "note", "kicker", "ok", "bad", "warning", "answers", "findings"]
 
 
@@ -29,7 +29,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text of its own."""
+    """A paragraph of text."""
 
     text: Text
     kind: Kind = ""
@@ -44,20 +44,20 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Pictures side by side, as many as fit; `wide` ones get more room.
+class FigureGrid:
+    """Figures side by side, as many as fit; `wide` ones get more room.
 
-    Those that are None are left out. The names of their CSV files start with `prefix`.
+    A figure that is None is left out. The names of CSV files start with `prefix`.
     """
 
-    pictures: Sequence[Picture | None]
+    figures: Sequence[CaptionedFigure | None]
     wide: bool = True
     prefix: str = ""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Which colour is whose, and what is not shown of them."""
+    """A key of colours by name, and a text on names that are not shown."""
 
     colours: Mapping[str, str]
     more: str = ""
@@ -65,7 +65,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Links:
-    """Links to parts of the page: what is written, and the part's anchor."""
+    """Links to parts of the page: text -> the part's anchor."""
 
     anchors: Mapping[str, str]
 
@@ -78,12 +78,15 @@ class Section:
     anchor: str = ""
 
 
-Block = Heading | Paragraph | Items | Pictures | Key | Links | Section | Table
+Block = Heading | Paragraph | Items | FigureGrid | Key | Links | Section | Table
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its heading, the line above that, what opens it, and the rest."""
+    """A page: a heading with the line `kicker` above it, opening blocks, and the rest.
+
+    `title` is the title of the browser's window; if "", it is the heading.
+    """
 
     heading: str
     kicker: str = ""
@@ -93,8 +96,8 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure, what to see in it, and how it was made.
+class CaptionedFigure:
+    """A figure with a title, which says what it shows, and a caption on how it was made.
 
     `name` is the name of its CSV file without the extension, `data` the file's contents.
     """
@@ -107,9 +110,9 @@ class Picture:
 
 
 def rows_of(rows: Iterable[Mapping[str, Any]]) -> Data:
-    """Return a picture's data, given row by row."""
-    found = list(rows)
-    return {name: [row[name] for row in found] for name in found[0]} if found else {}
+    """Return a figure's data, given row by row, as columns."""
+    every = list(rows)
+    return {name: [row[name] for row in every] for name in every[0]} if every else {}
 
 
 def lines_of(
@@ -117,8 +120,8 @@ def lines_of(
 ) -> Data:
     """Return the data of lines in long form: a row for each line and point.
 
-    `lines` is name -> column -> values, one for each point; or one value, for all of them.
-    `shared` are columns that all lines have, such as time; `key` is the names' column.
+    `lines` is name -> column -> one value per point, or one value for all points. `shared` are
+    columns that all lines have, such as time; `key` is the column of the names.
     """
     count = len(next(iter(shared.values())))
     columns: dict[str, list[Any]] = {key: [name for name in lines for _ in range(count)]}

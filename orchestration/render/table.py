@@ -1,7 +1,7 @@
 """Descriptions of tables and running text, which every output shows in its own way.
 
-Text is plain: no output's markup is in it. Where a part has a meaning of its own (a verdict, a
-name, a link), it is a `Span`. A newline in a text is a line break.
+Text is plain, without the markup of any output. A part with a meaning of its own (a verdict, a
+name, a link) is a `Span`. A newline in a text is a line break.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from orchestration.render.numbers import NOTHING, Estimate, Unit, quantity, with_error
 
-# What a part of a text is, or how good what it says is.
+# The kind of a part of a text, or how good the news is.
 Style = Literal["", "strong", "faint", "code", "good", "warning", "bad"]
 
 
@@ -26,7 +26,7 @@ class Span:
     link: str = ""
 
 
-# A text: plain, or parts one after the other.
+# A text: a plain one, or several parts.
 Text = str | Span | tuple[str | Span, ...]
 # What a cell may be: a text, or a number, an estimate or truth value in its column's unit.
 Value = Text | float | int | bool | Estimate | None
@@ -43,14 +43,14 @@ def code(text: str) -> Span:
 
 
 def joined(parts: Iterable[Text], between: str = "\n") -> Text:
-    """Return one text of several; empty ones are left out."""
-    found: list[str | Span] = []
+    """Return several texts as one, with `between` them; empty ones are left out."""
+    text: list[str | Span] = []
     for part in parts:
         if part in ("", ()):
             continue
-        found += [between] if found else []
-        found += spans(part)
-    return tuple(found)
+        text += [between] if text else []
+        text += spans(part)
+    return tuple(text)
 
 
 def spans(text: Text) -> list[Span]:
@@ -66,9 +66,9 @@ def plain_text(text: Text) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, the unit of its numbers, and whether it is of figures (to the right).
+    """A column: its head, the unit of its numbers, and whether it has `figures`, set to the right.
 
-    One that is a `detail` is shown on pages only; one that `wraps` has long texts.
+    A `detail` is shown on pages only; a column that `wraps` has long texts.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Column:
     wraps: bool = False
 
     def text(self, value: Value) -> Text:
-        """Return what a cell of this column says."""
+        """Return the text of a cell of this column."""
         if isinstance(value, str | Span | tuple):
             return value
         if value is None:
@@ -94,9 +94,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of cells; `note` is a text below it, `style` is of all its cells.
+    """A row of cells with one style, and with a note below it.
 
-    With `section` a line may separate it from the row before.
+    With `section`, a line may separate it from the row before.
     """
 
     cells: Sequence[Value]
@@ -107,9 +107,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns, rows, and what is said above and below it.
+    """A table: columns, rows, a title above and a caption below it.
 
-    Without `heads` the columns' names are not shown.
+    Without `heads`, the columns' names are not shown.
     """
 
     columns: Sequence[Column]
@@ -119,10 +119,12 @@ class Table:
     heads: bool = True
 
     def shown(self, *, details: bool) -> tuple[list[Column], list[tuple[list[Text], Row]]]:
-        """Return the columns that are shown, and each row's texts beside the row."""
-        places = [at for at, column in enumerate(self.columns) if details or not column.detail]
-        columns = [self.columns[at] for at in places]
-        rows = [([self.columns[at].text(row.cells[at]) for at in places], row) for row in self.rows]
+        """Return the columns that are shown, and for each row its texts and the row itself."""
+        indices = [at for at, column in enumerate(self.columns) if details or not column.detail]
+        columns = [self.columns[at] for at in indices]
+        rows = [
+            ([self.columns[at].text(row.cells[at]) for at in indices], row) for row in self.rows
+        ]
         return columns, rows
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -147,7 +149,7 @@ def table(
     *,
     heads: bool = True,
 ) -> Table:
-    """Return a table with columns of words, then of figures."""
+    """Return a table with columns of `words`, then of `figures`, by their heads."""
     columns = [Column(name) for name in words] + [Column(name, figures=True) for name in figures]
     made = [row if isinstance(row, Row) else Row(row) for row in rows]
     return Table(columns, made, title, caption, heads=heads)

@@ -1,7 +1,7 @@
-"""Tables and texts in a terminal, a file or a pipe. Nothing is cut.
+"""Tables and texts in a terminal, a file or a pipe. No text is shortened.
 
-A terminal's lines are wrapped at words; a table that its words are too wide for becomes a text
-for each row. Where no terminal is, lines are as long as what they say.
+In a terminal, lines are wrapped at words; a table whose words do not fit becomes a text for each
+row. In a file or pipe, lines are not wrapped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _STYLES = {"strong": "bold", "faint": "dim", "good": "green", "warning": "yellow", "bad": "red"}
 _KINDS: dict[str, Style] = {"warning": "warning", "bad": "strong", "ok": "strong"}
 _GAP = 2
-# Wider than any line: rich must be told some width.
+# Wider than any line, as rich needs a width.
 _NO_LIMIT = 1_000_000
-# Control characters except newline: they could move the cursor or change colours.
+# Control characters except newline, which could move the cursor or change colours.
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
-# What can be shown: texts, tables and other blocks.
+# What `show` prints: texts, tables and other blocks.
 Part = Text | Block
 
 
@@ -52,7 +52,7 @@ def _print(console: Console, parts: Iterable[Part]) -> None:
 
 
 def flat(parts: Iterable[Part]) -> Iterator[Text | Table]:
-    """Yield blocks as texts and tables; what is of pages only is left out."""
+    """Yield blocks as texts and tables; blocks for pages only are left out."""
     for part in parts:
         match part:
             case str() | Span() | tuple() | Table():
@@ -70,14 +70,14 @@ def flat(parts: Iterable[Part]) -> Iterator[Text | Table]:
 
 
 def console_of(file: TextIO) -> Console:
-    """Return rich's console on a file, to which texts are given as they are."""
+    """Return rich's console on a file, without rich's own markup and highlighting."""
     from rich.console import Console
 
     return Console(file=file, highlight=False, markup=False, emoji=False)
 
 
 def renderable(part: Text | Table) -> RenderableType:
-    """Return what rich can print, of a table or text."""
+    """Return a table or text as an object that rich can print."""
     return _Wrapped(part) if isinstance(part, Table) else rich_text(part)
 
 
@@ -93,11 +93,11 @@ def rich_text(text: Text, style: str = "") -> RichText:
 
 def printable(text: str) -> str:
     """Return the text with control characters other than newline written as `\\x1b`."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def lines(parts: Iterable[Part], width: int | None = None) -> str:
-    """Return what `show` prints without styles, for a terminal of a width or for none."""
+    """Return what `show` prints, without styles: wrapped at `width`, or not wrapped."""
     from rich.console import Console
 
     wide = width or _NO_LIMIT
@@ -108,7 +108,7 @@ def lines(parts: Iterable[Part], width: int | None = None) -> str:
 
 
 class _Wrapped:
-    """A table as rich prints it, laid out for the width that there is."""
+    """A table that rich prints within the width of the terminal."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -153,8 +153,8 @@ def _grid(
         padding=(0, _GAP - 1 if with_heads else _GAP, 0, 0),
         show_header=with_heads,
     )
-    for place, (head, width) in enumerate(zip(heads, widths, strict=True)):
-        justify: Literal["right", "left"] = "right" if right[place] else "left"
+    for number, (head, width) in enumerate(zip(heads, widths, strict=True)):
+        justify: Literal["right", "left"] = "right" if right[number] else "left"
         made.add_column(rich_text(head), width=width, justify=justify, overflow="fold")
     for texts, row in zip(cells, rows, strict=True):
         if row.section:
@@ -166,27 +166,27 @@ def _grid(
 def _widths(
     heads: Sequence[str], cells: Sequence[Sequence[RichText]], room: int
 ) -> list[int] | None:
-    """Return the width of each column, None if not even the words fit."""
+    """Return the width of each column in characters; None if single words do not fit."""
     from rich.cells import cell_len
 
-    def widest(place: int, pattern: str) -> int:
-        texts = [printable(heads[place]), *(row[place].plain for row in cells)]
+    def widest(column: int, pattern: str) -> int:
+        texts = [printable(heads[column]), *(row[column].plain for row in cells)]
         return max([1, *(cell_len(word) for text in texts for word in re.split(pattern, text))])
 
-    places = range(len(heads))
-    whole = [widest(place, r"\n") for place in places]
-    left = room - _GAP * (len(whole) - 1)
-    if sum(whole) <= left:
-        return whole
-    found = [widest(place, r"\s") for place in places]
-    left -= sum(found)
+    columns = range(len(heads))
+    full = [widest(column, r"\n") for column in columns]
+    left = room - _GAP * (len(full) - 1)
+    if sum(full) <= left:
+        return full
+    widths = [widest(column, r"\s") for column in columns]
+    left -= sum(widths)
     if left < 0:
         return None
-    while left > 0:  # room goes to the columns that lack most
-        place = max(places, key=lambda at: whole[at] / found[at])
-        found[place] += 1
+    while left > 0:  # the columns that lack most get the rest
+        neediest = max(columns, key=lambda column: full[column] / widths[column])
+        widths[neediest] += 1
         left -= 1
-    return found
+    return widths
 
 
 def _blocks(heads: Sequence[str], cells: Sequence[Sequence[RichText]]) -> Iterable[RichText]:

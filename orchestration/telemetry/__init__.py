@@ -10,15 +10,14 @@ __all__ = ["VERBS", "process", "settings"]
 VERBS = (
     Verb(
         "push",
-        "Send archived runs to InfluxDB. Given again, it goes on where it was; nothing "
-        "comes twice.",
+        "Send archived runs to InfluxDB. Given again, it continues; nothing is stored twice.",
         "orchestration.telemetry.verbs:push",
         RESULTS,
     ),
     Verb(
         "pull",
         "Rebuild a campaign's run folder from InfluxDB, table by table, and check that "
-        "it is whole.",
+        "it is complete.",
         "orchestration.telemetry.verbs:pull",
         RESULTS,
     ),

@@ -20,14 +20,14 @@ from collectors.sinks.influx import Answer, InfluxConnection
 from orchestration.core.errors import unwritable
 from orchestration.core.problems import Problem
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
-# A request that is too large is halved, but not below this.
-_FEWEST_LINES = 16
+_FIRST_WAIT_S, _MAX_WAIT_S = 0.25, 5.0
+# A request that is too large is halved, but not below so many lines.
+_MIN_LINES = 16
 _FILE = "sent.jsonl"
 
 
 class Refused(Exception):  # noqa: N818 (the server's answer)
-    """The server refuses the records, and a retry would not help."""
+    """The server refuses the records, so that a retry would not help."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.text)
@@ -35,25 +35,26 @@ class Refused(Exception):  # noqa: N818 (the server's answer)
 
 
 class GaveUp(Exception):  # noqa: N818
-    """The patience for retries has ended."""
+    """There are no more retries, because `patient` returned False."""
 
 
 @dataclass
 class Delivery:
     """Sends lines until the server has confirmed them.
 
-    `patient` is called before each retry. `said` is called with each problem that may pass, once
-    until it is over. `trouble` is the problem of the last answer, "" if there was none.
+    `patient` is called before each try, and ends them by returning False. `report` is called with
+    each temporary problem, once until a request succeeds. `trouble` is the problem of the last
+    answer, "" if it had none.
     """
 
     connection: InfluxConnection
     patient: Callable[[], bool]
-    said: Callable[[Problem], None]
+    report: Callable[[Problem], None]
     sleep: Callable[[float], None] = time.sleep
     requests: int = 0
     points: int = 0
     trouble: str = ""
-    _known: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def send(self, lines: Sequence[str]) -> None:
         """Send lines. Raises Refused, or GaveUp when `patient` returns False."""
@@ -70,16 +71,16 @@ class Delivery:
             if answer.meaning == "ok":
                 self.points += len(waiting.pop(0))
                 self.trouble, tries = "", 0
-                self._known.clear()
-            elif answer.meaning == "too-large" and len(waiting[0]) >= 2 * _FEWEST_LINES:
-                whole = waiting.pop(0)
-                middle = len(whole) // 2
-                waiting[:0] = [whole[:middle], whole[middle:]]
+                self._reported.clear()
+            elif answer.meaning == "too-large" and len(waiting[0]) >= 2 * _MIN_LINES:
+                request = waiting.pop(0)
+                middle = len(request) // 2
+                waiting[:0] = [request[:middle], request[middle:]]
             elif answer.meaning == "later":
                 self.trouble = answer.text
-                if answer.text not in self._known:
-                    self._known.add(answer.text)
-                    self.said(answer.problem)
+                if answer.text not in self._reported:
+                    self._reported.add(answer.text)
+                    self.report(answer.problem)
                 self._pause(answer, tries)
                 tries += 1
             else:
@@ -87,7 +88,7 @@ class Delivery:
                 raise Refused(answer)
 
     def _pause(self, answer: Answer, tries: int) -> None:
-        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries, 10))
+        wait_s = min(_MAX_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries, 10))
         # Random, so that several senders do not retry at the same moment.
         wait_s = max(answer.wait_s, wait_s * random.uniform(0.75, 1.25))
         until_s = time.monotonic() + wait_s
@@ -103,8 +104,9 @@ class Delivery:
 class Sent:
     """The data of one run of a trial that the server has confirmed.
 
-    `spooled` counts rows by table, of the spool before `part`; `spool_done` is True if there will
-    be no more. `batches` of the archive have been sent. `done` is True if everything has been.
+    The parts of the spool before `part` have been sent; `spooled` counts their rows by table, and
+    `spool_done` means that there will be no more parts. `batches` of the archive have been sent.
+    `done` means that everything has been sent.
     """
 
     part: int = 0
@@ -126,7 +128,7 @@ class Ledger:
             )
         except OSError as error:
             raise unwritable(
-                folder, error, "make it writable: what has been sent is noted there"
+                folder, error, "make it writable: it records what has been sent"
             ) from error
         self._runs: dict[tuple[str, str], Sent] = {}
         for line in (folder / _FILE).read_bytes().splitlines():
@@ -136,11 +138,11 @@ class Ledger:
             self._append(b"\n")
 
     def of(self, trial: str, run: str) -> Sent:
-        """Return the confirmed data of a run."""
+        """Return the confirmed data of a run, to be changed and then recorded by `note`."""
         return self._runs.setdefault((trial, run), Sent())
 
     def note(self, trial: str, run: str) -> None:
-        """Record the present state of `of`."""
+        """Record the present state of a run's confirmed data."""
         sent = self.of(trial, run)
         values = [
             trial, run, sent.part, sent.spooled, sent.spool_done, sent.batches, sent.done
@@ -165,7 +167,7 @@ class Ledger:
             trial, run, *state = json.loads(line)
         except ValueError:
             return
-        # Earlier versions noted more, and other places: what they had not done is sent again.
+        # Earlier versions recorded other values: runs that they had not completed are sent again.
         sent = Sent(done=bool(state and state[-1]))
         if len(state) == len(vars(sent)):
             part, spooled, *rest = state

@@ -1,7 +1,7 @@
 """Export a run's metrics in Prometheus' text format: run, finished trials, queues of running ones.
 
-Each scrape reads everything anew from the journal, the running trials' snapshots and the archive;
-nothing is written or locked. Only this module imports prometheus_client.
+Each scrape reads the journal, the running trials' snapshots and the archive again; nothing is
+written or locked. Only this module imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _QUANTILES = (0.5, 0.99)
 _QUEUE_LABELS = ("trial", "device", "port", "queue")
 
 
-# Labels of a series, and its value.
+# The labels of a series, and its value.
 _Series = tuple[tuple[str, ...], float]
-# The families of a finished trial: their text, and labels beside the trial's.
+# The metric families of finished trials: their help text, and labels besides the trial's.
 _OF_FINISHED = {
-    "trial_valid": ("1 if the stamp says so.", ()),
-    "trial_wall_seconds": ("Wall time it took.", ()),
+    "trial_valid": ("1 if the trial is valid by its stamp.", ()),
+    "trial_wall_seconds": ("Wall time of a trial.", ()),
     "trial_flows": ("Flows of a finished trial by outcome.", ("status",)),
     "trial_slowdown": (
-        "Quantiles of the completed flows' slowdown: time over the ideal time.",
+        "Quantiles of the slowdown of completed flows: FCT over FCT on an idle path.",
         ("quantile",),
     ),
     "trial_figure": (
-        "A finished trial's figures by the key of their metric, as in closloop report --json.",
+        "Metrics of a finished trial by key, as in closloop report --json.",
         ("metric", "unit"),
     ),
 }
@@ -60,7 +60,7 @@ class RunCollector:
     """Collects the metrics of one run folder, for registries of prometheus_client."""
 
     def __init__(self, run: Path) -> None:
-        """Set the folder. Raises InputError if it is not a run folder."""
+        """Open the folder. Raises InputError if it is not a run folder."""
         self._reader = RunReader(find_run(run))
         # The series of finished trials, by family.
         self._finished: dict[str, dict[str, list[_Series]]] = {}
@@ -75,17 +75,17 @@ class RunCollector:
         yield from _of_queues(_queues(state))
 
     def _read_finished(self, folder: Path) -> None:
-        there = {path.name: path for path in finished_trials(folder)}
-        self._finished = {name: one for name, one in self._finished.items() if name in there}
-        for name, path in there.items():
+        paths = {path.name: path for path in finished_trials(folder)}
+        self._finished = {name: known for name, known in self._finished.items() if name in paths}
+        for name, path in paths.items():
             if name not in self._finished:
                 try:
-                    self._finished[name] = _summed_up(read_trial(path))
+                    self._finished[name] = _trial_series(read_trial(path))
                 except InputError:
-                    continue  # damaged: it counts only in the journal's figures
+                    continue  # a damaged trial counts only in the journal's figures
 
 
-def _summed_up(trial: TrialResult) -> dict[str, list[_Series]]:
+def _trial_series(trial: TrialResult) -> dict[str, list[_Series]]:
     spec, flows = trial.spec, trial.table("flows")
     labels = (spec.id, spec.tuner.name, spec.testbed)
     done = flows["status"] == "done"
@@ -111,7 +111,7 @@ def _summed_up(trial: TrialResult) -> dict[str, list[_Series]]:
 def _family(
     name: str, text: str, labels: Sequence[str], series: Iterable[_Series], *, counter: bool = False
 ) -> Any:
-    """Return a family of metrics, by its name after `closloop_`."""
+    """Return a metric family called `closloop_` and `name`, with a help text."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     make = CounterMetricFamily if counter else GaugeMetricFamily
@@ -132,28 +132,29 @@ def _of_run(state: RunState) -> Iterator[Any]:
     ]
     yield _family("run_trials", "Trials of the campaign by state.", ["campaign", "state"], trials)
     active = [((name,), 0 if state.ended else 1)]
-    yield _family("run_active", "1 while it runs.", ["campaign"], active)
+    yield _family("run_active", "1 while the run is active.", ["campaign"], active)
 
 
 def _of_finished(finished: Collection[Mapping[str, list[_Series]]]) -> Iterator[Any]:
     for name, (text, own) in _OF_FINISHED.items():
-        series = [one for trial in finished for one in trial[name]]
+        series = [labelled for trial in finished for labelled in trial[name]]
         yield _family(name, text, ["trial", "tuner", "testbed", *own], series)
 
 
 def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
-    seen = [(trial.id, trial.snapshot) for trial in trials if trial.snapshot is not None]
+    snapshots = [(trial.id, trial.snapshot) for trial in trials if trial.snapshot is not None]
     flows: list[_Series] = [((trial.id, "all"), trial.flows) for trial in trials]
-    flows += [((name, "done"), one.flows_done) for name, one in seen if one.flows_done >= 0]
-    reached: list[_Series] = [((name,), one.t_ns / 1e9) for name, one in seen]
-    changes: list[_Series] = [((name,), one.changes) for name, one in seen]
-    late: list[_Series] = [((name,), one.late_samples) for name, one in seen]
-    yield _family("running_trial_seconds", "The trial's own clock.", ["trial"], reached)
+    flows += [((name, "done"), now.flows_done) for name, now in snapshots if now.flows_done >= 0]
+    reached: list[_Series] = [((name,), now.t_ns / 1e9) for name, now in snapshots]
+    changes: list[_Series] = [((name,), now.changes) for name, now in snapshots]
+    late: list[_Series] = [((name,), now.late_samples) for name, now in snapshots]
+    text = "Time of a running trial, by its own clock."
+    yield _family("running_trial_seconds", text, ["trial"], reached)
     text = "Flows of a running trial: all, and done."
     yield _family("running_flows", text, ["trial", "of"], flows)
-    text = "Answers of the tuner that changed queues."
+    text = "Actions of the tuner that changed queues."
     yield _family("tuner_changes", text, ["trial"], changes, counter=True)
-    text = "Readings over half a period off their time."
+    text = "Samples over half a period off their time."
     yield _family("late_samples", text, ["trial"], late, counter=True)
 
 
@@ -182,24 +183,26 @@ def _queues(state: RunState) -> list[_Queues]:
 
 def _values(snapshot: Snapshot) -> dict[str, Any]:
     """Return the signals of queues, and the settings of their knobs, by column."""
-    read = snapshot.values
-    found = {one.name: read[one.key] for one in recorded("queue") if one.key in read}
-    for knob, columns in snapshot.settings.items():
-        found |= columns if KNOBS[knob].scope == "queue" else {}
-    return found
+    values = snapshot.values
+    columns = {
+        signal.name: values[signal.key] for signal in recorded("queue") if signal.key in values
+    }
+    for knob, settings in snapshot.settings.items():
+        columns |= settings if KNOBS[knob].scope == "queue" else {}
+    return columns
 
 
 def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
-    told = [(one.name, one.help, one.cumulative) for one in recorded("queue")]
+    exported = [(signal.name, signal.help, signal.cumulative) for signal in recorded("queue")]
     for knob in KNOBS.values():
         if knob.scope == "queue":
-            told += [(one.name, one.help, False) for one in knob.columns]
-    for name, text, cumulative in told:
+            exported += [(column.name, column.help, False) for column in knob.columns]
+    for name, text, cumulative in exported:
         series: list[_Series] = [
-            ((one.trial, queue.device, queue.name, str(queue.klass)), float(value))
-            for one in trials
-            if name in one.columns
-            for value, queue in zip(one.columns[name], one.testbed.queues, strict=True)
+            ((queues.trial, queue.device, queue.name, str(queue.klass)), float(value))
+            for queues in trials
+            if name in queues.columns
+            for value, queue in zip(queues.columns[name], queues.testbed.queues, strict=True)
             if value >= 0
         ]
         title = f"queue_{name.removeprefix('qlen_')}"

@@ -1,6 +1,7 @@
-"""Turn a trial into points to send: its spool while it runs, then its archive.
+"""Turn a trial into points for InfluxDB: its spool while it runs, then its archive.
 
-An archive is sent as its tables, its files, and a last point that marks it as complete.
+The spool holds samples on disk until they are sent. An archive is sent as its tables, its files,
+and a last point that marks the trial as complete.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ArchivedPoints:
     """The points of one archived trial. Raises InputError if its folder is damaged."""
 
     def __init__(self, trial: TrialResult, started_ns: int) -> None:
-        """Set the trial, whose time 0 was at wall clock time `started_ns`."""
+        """Take a trial whose time 0 was at wall-clock time `started_ns`, in ns since 1970."""
         self._trial, self._started_ns = trial, started_ns
         self.run = run_tag(started_ns)
         spec = trial.spec
@@ -66,12 +67,12 @@ class ArchivedPoints:
         return len(next(iter(self._trial.table(table).values())))
 
     def batches(self, skip: Collection[str] = ()) -> Iterator[list[str]]:
-        """Yield the lines, always in the same order, without those of the tables `skip`."""
+        """Yield lists of lines, always in the same order, without the tables in `skip`."""
         for measurement in OF_TABLES:
             if measurement.table not in skip:
                 yield from self._table(measurement)
         lines = [line for name, text in self._texts().items() for line in self._file(name, text)]
-        # The lines are long, so a request has only a few of them.
+        # These lines are long, so that a request has only a few of them.
         step = max(1, 4_000_000 // (4 * _PART_CHARACTERS))
         yield from (lines[start : start + step] for start in range(0, len(lines), step))
         yield self._last()
@@ -83,7 +84,7 @@ class ArchivedPoints:
             if not np.array_equal(schedule["flow_id"], table["flow_id"]):
                 raise InputError.single(
                     str(self._trial.folder),
-                    "its schedule and its flows are not of the same flows",
+                    "its schedule and its flows have different flow numbers",
                     "restore the folder from a copy",
                 )
             table |= {name: schedule[name] for name in ("src", "dst", "bytes", "class")}
@@ -105,7 +106,7 @@ class ArchivedPoints:
     def _series(
         self, measurement: Measurement, table: Mapping[str, Column]
     ) -> tuple[list[str], Column]:
-        """Return the beginnings of the series' lines, and the series of each row."""
+        """Return the beginnings of the lines of all series, and the series of each row."""
         columns = [table[tag] for tag in measurement.tags]
         rows = len(columns[0])
         new = np.ones(rows, dtype=bool)
@@ -131,7 +132,8 @@ class ArchivedPoints:
         starts = range(0, max(1, len(text)), _PART_CHARACTERS)
         pieces = (text[start : start + _PART_CHARACTERS] for start in starts)
         # As JSON strings, because the database's CSV changes line ends.
-        parts = np.array([json.dumps(one, ensure_ascii=False) for one in pieces], dtype=object)
+        texts = [json.dumps(piece, ensure_ascii=False) for piece in pieces]
+        parts = np.array(texts, dtype=object)
         number = np.arange(len(parts))
         digest = hashlib.sha256(text.encode()).hexdigest()
         columns = {
@@ -157,7 +159,7 @@ class ArchivedPoints:
             "wall_s": float(trial.facts.get("wall_s", float("nan"))),
             "parts": sum(len(self._file(name, text)) for name, text in self._texts().items()),
         }
-        fields |= {f"rows_{one.table}": self.rows(one.table) for one in OF_TABLES}
+        fields |= {f"rows_{of.table}": self.rows(of.table) for of in OF_TABLES}
         columns = {
             name: np.array([value], dtype=object if isinstance(value, str) else None)
             for name, value in fields.items()
@@ -171,8 +173,8 @@ def _begins(
     measurement: Measurement, tags: Mapping[str, str], targets: Iterable[Sequence[Any]]
 ) -> list[str]:
     """Return the beginnings of the lines of a measurement's targets."""
-    own = (zip(measurement.tags, map(str, target), strict=True) for target in targets)
-    return [series(measurement.name, {**tags, **dict(one)}) for one in own]
+    own_tags = (zip(measurement.tags, map(str, target), strict=True) for target in targets)
+    return [series(measurement.name, {**tags, **dict(own)}) for own in own_tags]
 
 
 def _text(path: Path) -> str:
@@ -185,14 +187,14 @@ def _text(path: Path) -> str:
 
 
 def started_ns(trial: TrialResult) -> int:
-    """Return the wall clock time of a trial's time 0, in ns since 1970.
+    """Return the wall-clock time of a trial's time 0, in ns since 1970.
 
-    It is in trial.json, or for older trials the start in the journal. Raises InputError if neither
-    has it.
+    It is in trial.json; for older trials it is the start in the journal. Raises InputError if
+    neither has it.
     """
-    found = trial.facts.get("started_ns")
-    if isinstance(found, int):
-        return found
+    recorded = trial.facts.get("started_ns")
+    if isinstance(recorded, int):
+        return recorded
     at = None
     for entry in read_journal(trial.folder.parent / JOURNAL_FILE):
         if entry["event"] == TRIAL_STARTED and entry.get("trial") == trial.spec.id:
@@ -200,8 +202,8 @@ def started_ns(trial: TrialResult) -> int:
     if at is None:
         raise InputError.single(
             str(trial.folder),
-            "neither its trial.json nor the campaign's journal says when it was run",
-            f"put the campaign's {JOURNAL_FILE} beside it, or run the trial again",
+            "neither its trial.json nor the campaign's journal has the time at which it ran",
+            f"put the campaign's {JOURNAL_FILE} beside its folder, or run the trial again",
         )
     return round(datetime.fromisoformat(at).timestamp() * 1000) * 1_000_000
 
@@ -209,9 +211,9 @@ def started_ns(trial: TrialResult) -> int:
 def spool_batches(
     run: SpooledRun, about: dict[str, Any], first: int = 0
 ) -> Iterator[tuple[list[str], int, Counter[str]]]:
-    """Yield the points of a run's parts from number `first` on, about `LINES` at a time.
+    """Yield the points of a run's spool from part `first` on, about `LINES` at a time.
 
-    With lines come the number of the part that is next, and their rows by table. Raises
+    Each item is the lines, the number of the next part, and the number of rows by table. Raises
     DamagedSpool.
     """
     tags = {name: about[name] for name in ("campaign", "trial", "run")}

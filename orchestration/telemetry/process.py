@@ -1,10 +1,9 @@
 """Run the sender as a separate process next to a run, so that it does not slow the run down.
 
-`Following` starts the process with the run, shows its messages, and ends it.
-
-A line on its standard input tells the process to finish, and within how many seconds. Its messages
-are lines of JSON on its standard output. The token comes from the environment or the file, as
-everywhere.
+`SendingListener` starts the process with the run, shows its messages, and ends it. A line on the
+standard input of the process, with a number of seconds, makes it finish within that time. Its
+messages are lines of JSON on its standard output. It reads the token from the environment or the
+settings file, like all other verbs.
 """
 
 from __future__ import annotations
@@ -37,17 +36,21 @@ if TYPE_CHECKING:  # the process itself needs none of these
 _PR_SET_PDEATHSIG = 1
 _NICE = 10
 _IDLE_S = 0.2
-# How long to wait at the end of a run for a server that does not work.
+# How long to wait at the end of a run for a server that does not answer properly.
 _TROUBLE_S = 3.0
-# The process is ended this long after its patience, even if a request is still unanswered.
+# The process is killed this long after its time, even if a request is still unanswered.
 _SLACK_S = 5.0
-# How long to wait at the end of a run for a server that works.
+# How long to wait at the end of a run for a server that works; the same if the run is interrupted.
 PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run's sender; `trials` and `spooled` count what is left to be sent."""
+    """The outcome of a run's sender.
+
+    `points` were sent; `trials` and `spooled` count trials and spooled runs that remain unsent.
+    `trouble` is the last problem of the server.
+    """
 
     points: int = 0
     trials: int = 0
@@ -94,7 +97,7 @@ class SenderProcess:
             timeout_s = 0.0
 
     def finish(self, patience_s: float) -> Iterator[Problem]:
-        """Let it send the rest within `patience_s`; yield its messages meanwhile."""
+        """Make it send the rest within `patience_s` seconds; yield its messages meanwhile."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the process has already ended
             self._process.stdin.write(f"{patience_s}\n".encode())
@@ -105,7 +108,7 @@ class SenderProcess:
         yield from self.messages()
 
     def close(self) -> None:
-        """End the process, whatever its state."""
+        """End the process, even if it has not finished."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -115,21 +118,21 @@ class SenderProcess:
                     pipe.close()
 
 
-def follow(campaign_folder: Path) -> Following:
-    """Return the sender of a run's records to InfluxDB, by the user's settings."""
+def follow(campaign_folder: Path) -> SendingListener:
+    """Return the listener that sends a run's records to InfluxDB, by the user's settings."""
     from orchestration.telemetry.settings import load_settings
 
-    return Following(campaign_folder, load_settings())
+    return SendingListener(campaign_folder, load_settings())
 
 
-class Following(Listener):
-    """A listener that wraps another one: it runs the sender and shows the sender's messages.
+class SendingListener(Listener):
+    """A listener that wraps another one, runs the sender and shows the sender's messages.
 
-    Use it as a context manager around the run, and `spool` for the run's trials.
+    Use it as a context manager around the run; `spool` gives the spools of the run's trials.
     """
 
     def __init__(self, campaign_folder: Path, settings: Settings) -> None:
-        """Set the campaign's folder, and the server with its settings."""
+        """Take the campaign's folder, and the settings of the server."""
         self._folder, self._settings = campaign_folder, settings
         self._sender: SenderProcess | None = None
         self._listener: Listener
@@ -140,12 +143,12 @@ class Following(Listener):
         return self
 
     def spool(self, trial: TrialSpec) -> SpoolNote:
-        """Return the place of a trial's spool."""
+        """Return where a trial's samples are spooled, and how many bytes they may have."""
         settings = self._settings
         home = settings.home(self._folder.absolute())
         return SpoolNote(str(home), settings.spool_bytes, trial.campaign, trial.id)
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> SendingListener:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -153,10 +156,10 @@ class Following(Listener):
         if sender is None:
             return
         try:
-            for said in sender.finish(_INTERRUPTED_S if error else PATIENCE_S):
-                _show(said)
+            for problem in sender.finish(_INTERRUPTED_S if error else PATIENCE_S):
+                _show(problem)
             self._sum_up(sender)
-        except KeyboardInterrupt:  # the trials are done: this ends only the wait for the server
+        except KeyboardInterrupt:  # all trials are done, so this ends the wait for the server only
             sender.close()
             self._sum_up(sender)
         finally:
@@ -193,19 +196,19 @@ class Following(Listener):
         """Pass on the tick, and show the sender's messages."""
         self._listener.tick()
         if self._sender is not None:
-            for said in self._sender.messages():
-                _show(said)
+            for problem in self._sender.messages():
+                _show(problem)
 
     def _sum_up(self, sender: SenderProcess) -> None:
-        found, where = sender.outcome, self._settings.server
-        if found is None:
-            what = "InfluxDB: not everything is sent yet"
-        elif not found.trials and not found.spooled:
-            print(f"InfluxDB: {found.points} points sent to {where}", file=sys.stderr)
+        outcome, server = sender.outcome, self._settings.server
+        if outcome is None:
+            what = "InfluxDB: not everything has been sent"
+        elif not outcome.trials and not outcome.spooled:
+            print(f"InfluxDB: {outcome.points} points sent to {server}", file=sys.stderr)
             return
         else:
-            what = f"InfluxDB: {found.trials} trials are not sent yet, or not as a whole"
-        remedy = f"closloop push {self._folder}, any time"
+            what = f"InfluxDB: {outcome.trials} trials have not been sent, or not completely"
+        remedy = f"closloop push {self._folder}, at any time"
         print(Problem("", what, remedy), file=sys.stderr)
 
 
@@ -214,14 +217,14 @@ def _show(problem: Problem) -> None:
 
 
 class _Patience:
-    """Whether to continue: always until told to finish, then until the time is over."""
+    """Whether to continue: until a request to finish, and then until its time is over."""
 
     def __init__(self) -> None:
         self._until_s = self._trouble_until_s = float("inf")
         self.trouble = False
 
     def finishing(self) -> bool:
-        """Return whether the sender was told to finish."""
+        """Return whether there was a request to finish."""
         if self._until_s == float("inf") and select.select([0], [], [], 0)[0]:
             line = sys.stdin.readline()
             patience_s = float(line) if line.strip() else 0.0
@@ -236,7 +239,7 @@ class _Patience:
 
 
 def send(campaign_folder: Path) -> None:
-    """Send a campaign until told to finish, and print messages."""
+    """Send a campaign until there is a request to finish; print messages."""
     from collectors.sinks.influx import Answer, InfluxConnection
     from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
     from orchestration.telemetry.sender import Sender
@@ -248,7 +251,7 @@ def send(campaign_folder: Path) -> None:
         _print(told([problem], "text"))
 
     class Watched(InfluxConnection):
-        """Reports the server's state to the patience."""
+        """A connection that notes whether the server works."""
 
         def write(self, lines: Any) -> Answer:
             answer = super().write(lines)
@@ -265,7 +268,7 @@ def send(campaign_folder: Path) -> None:
         while True:
             finishing = patience.finishing()
             try:
-                busy = not refused and sender.turn()
+                busy = not refused and sender.send_available()
             except Refused as error:
                 say(error.answer.problem)
                 refused, busy = True, False
@@ -276,8 +279,8 @@ def send(campaign_folder: Path) -> None:
             if not busy:
                 select.select([0], [], [], _IDLE_S)
                 time.sleep(_IDLE_S / 10)
-        left = sender.left()
-    _print(vars(Outcome(delivery.points, left.trials, left.spooled, delivery.trouble)))
+        unsent = sender.unsent()
+    _print(vars(Outcome(delivery.points, unsent.trials, unsent.spooled, delivery.trouble)))
 
 
 def _print(values: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ _HEADER = ["result", "table"]
 
 @dataclass
 class Pulled:
-    """The outcome, trials by id; `broken` ones are incomplete in the database."""
+    """The outcome of a pull: trials by id, of which the `broken` are incomplete in the database."""
 
     folder: Path
     rebuilt: list[str] = field(default_factory=list)
@@ -75,9 +75,9 @@ def pull(
     """
     with closing(InfluxConnection(server)) as connection:
         stored = stored_trials(connection, campaign)
-        wanted = {name: one for name, one in stored.items() if not only or name in only}
+        chosen = {name: trial for name, trial in stored.items() if not only or name in only}
         unknown = [name for name in only if name not in stored]
-        if unknown or not wanted:
+        if unknown or not chosen:
             what = f"trial {unknown[0]!r} of campaign" if unknown else "campaign"
             known = f"trials there: {', '.join(sorted(stored))}" if stored else ""
             raise InputError.single(
@@ -86,9 +86,9 @@ def pull(
                 known or "give the name as in the campaign file; `closloop push RUN` sends a run",
             )
         pulled = Pulled(out / campaign)
-        there = {folder.name for folder in finished_trials(pulled.folder)}
-        for name, trial in sorted(wanted.items()):
-            if name in there:
+        present = {folder.name for folder in finished_trials(pulled.folder)}
+        for name, trial in sorted(chosen.items()):
+            if name in present:
                 pulled.present.append(name)
                 continue
             progress(name)
@@ -97,7 +97,7 @@ def pull(
                 pulled.rebuilt.append(name)
             except Incomplete as error:
                 pulled.broken.append(name)
-                remedy = f"`closloop push --again {pulled.folder}` where its archive is"
+                remedy = f"`closloop push --again {pulled.folder}` on the machine of its archive"
                 say(Problem(name, str(error), remedy, Code.DAMAGED_FILE))
     if pulled.rebuilt:  # with a journal, the campaign can be continued in the folder
         with closing(Journal(pulled.folder / JOURNAL_FILE)) as journal:
@@ -107,7 +107,7 @@ def pull(
 
 def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, StoredTrial]:
     """Return the trials of a campaign that are complete in the database, by id."""
-    found: dict[str, StoredTrial] = {}
+    trials: dict[str, StoredTrial] = {}
     flux = query(connection.server.bucket, TRIAL, {"campaign": campaign})
     for row in rows_of(connection.query(flux)):
         fields = {name: row.get(name, "") for name in TRIAL.fields}
@@ -117,7 +117,7 @@ def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, Stor
                 for name, value in fields.items()
                 if name.startswith("rows_")
             }
-            one = StoredTrial(
+            trial = StoredTrial(
                 campaign=row["campaign"],
                 trial=row["trial"],
                 run=row["run"],
@@ -130,14 +130,14 @@ def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, Stor
                 f"{connection.server} has a {TRIAL.name} that closloop did not write: {error}",
                 "choose the bucket that closloop push wrote to",
             ) from error
-        known = found.get(one.trial)
-        if known is None or known.started_ns < one.started_ns:
-            found[one.trial] = one
-    return found
+        known = trials.get(trial.trial)
+        if known is None or known.started_ns < trial.started_ns:
+            trials[trial.trial] = trial
+    return trials
 
 
 class Incomplete(Exception):  # noqa: N818 (a finding)
-    """The database lacks parts of a trial, or has other data under its name."""
+    """The database lacks parts of a trial, or has data of another trial under its name."""
 
 
 def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: Path) -> None:
@@ -150,9 +150,9 @@ def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: P
     try:
         with whole_folder(folder, sync=True) as partial:
             _write(connection, trial, partial)
-            found = read_trial(partial)
-            if found.spec.id != trial.trial or Path(trial.trial).name != trial.trial:
-                raise Incomplete(f"its trial.json is that of {found.spec.id}")
+            rebuilt = read_trial(partial)
+            if rebuilt.spec.id != trial.trial or Path(trial.trial).name != trial.trial:
+                raise Incomplete(f"its trial.json is that of {rebuilt.spec.id}")
             campaign_file = partial / CAMPAIGN_FILE
             if campaign_file.exists():
                 campaign_file.replace(campaign_folder / CAMPAIGN_FILE)
@@ -162,7 +162,7 @@ def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: P
         raise unwritable(
             campaign_folder,
             error,
-            "make room there, or choose another place with --out",
+            "make room there, or choose another folder with --out",
             TrialError,
         ) from error
 
@@ -179,9 +179,11 @@ def _write(connection: InfluxConnection, trial: StoredTrial, folder: Path) -> No
     for measurement in OF_TABLES:
         columns = _columns(connection, trial, measurement)
         rows = len(columns[_TIME])
-        wanted = trial.rows.get(measurement.table, 0)  # none for a knob declared later
-        if rows != wanted:
-            raise Incomplete(f"{rows} of {wanted} rows of the table {measurement.table} are there")
+        expected = trial.rows.get(measurement.table, 0)  # none for a knob declared later
+        if rows != expected:
+            raise Incomplete(
+                f"{rows} of {expected} rows of the table {measurement.table} are there"
+            )
         if not rows and measurement.table in OPTIONAL:
             continue
         order = _order(measurement, columns, testbed)
@@ -242,31 +244,31 @@ def _order(measurement: Measurement, columns: Columns, testbed: Testbed) -> Colu
     if ROW in columns:
         return np.argsort(columns[ROW], kind="stable")
     scope = next(scope for scope, table in TABLE_OF.items() if table == measurement.table)
-    places = {names: number for number, names in enumerate(target_names(testbed, scope))}
+    indices = {names: index for index, names in enumerate(target_names(testbed, scope))}
     keys = zip(*(columns[tag].tolist() for tag in measurement.tags), strict=True)
-    number = np.array([places[key] for key in keys], dtype=np.int64)
-    return np.lexsort((columns[_TIME], number))
+    index = np.array([indices[key] for key in keys], dtype=np.int64)
+    return np.lexsort((columns[_TIME], index))
 
 
 def _files(connection: InfluxConnection, trial: StoredTrial) -> dict[str, str]:
     parts: dict[str, dict[int, dict[str, str]]] = {}
     for record in _records(connection, trial, FILE):
         parts.setdefault(record["file"], {})[int(record["part"])] = record
-    there = sum(len(of_file) for of_file in parts.values())
-    if there != trial.parts:
-        raise Incomplete(f"{there} of {trial.parts} parts of its files are there")
+    received = sum(len(of_file) for of_file in parts.values())
+    if received != trial.parts:
+        raise Incomplete(f"{received} of {trial.parts} parts of its files are there")
     texts: dict[str, str] = {}
     for name, of_file in parts.items():
         text = "".join(json.loads(of_file[number]["text"]) for number in sorted(of_file))
         if hashlib.sha256(text.encode()).hexdigest() != of_file[0]["sha256"]:
-            raise Incomplete(f"its {name} is not what was sent")
+            raise Incomplete(f"its {name} differs from what was sent")
         texts[name] = text
     return texts
 
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """A run of a trial in the database: numbers of rows of each table, and of parts of files."""
+    """A run of a trial in the database: its rows by table, and the number of parts of its files."""
 
     campaign: str
     trial: str
@@ -278,7 +280,7 @@ class StoredTrial:
 
 def query(bucket: str, measurement: Measurement, tags: Mapping[str, str]) -> str:
     """Return the Flux query for all points of a measurement with these tags, one row per point."""
-    wanted = " and ".join(
+    condition = " and ".join(
         f"r.{name} == {_text(value)}"
         for name, value in {"_measurement": measurement.name, **tags}.items()
     )
@@ -287,7 +289,7 @@ def query(bucket: str, measurement: Measurement, tags: Mapping[str, str]) -> str
     return (
         f"from(bucket: {_text(bucket)})\n"
         "  |> range(start: 1970-01-01T00:00:00Z, stop: 2200-01-01T00:00:00Z)\n"
-        f"  |> filter(fn: (r) => {wanted})\n"
+        f"  |> filter(fn: (r) => {condition})\n"
         '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
         f"  |> keep(columns: [{columns}])\n"
     )

@@ -26,14 +26,14 @@ from orchestration.telemetry.points import ArchivedPoints, spool_batches, starte
 from orchestration.telemetry.settings import Settings
 
 Say = Callable[[Problem], None]
-# How long to wait for a server that does not work before giving up. Confirmed data are noted.
+# How long to wait for a server that does not work before giving up. The ledger has confirmed data.
 TROUBLE_S = 60.0
-_SPOOLED = tuple(one.table for one in (*SAMPLES.values(), *ACTIONS.values()))
+_SPOOLED = tuple(item.table for item in (*SAMPLES.values(), *ACTIONS.values()))
 
 
 @dataclass(frozen=True)
-class Left:
-    """Data not sent yet: finished trials, and runs with records in the spool."""
+class Unsent:
+    """Data that have not been sent: finished trials, and runs with records in the spool."""
 
     trials: int
     spooled: int
@@ -62,17 +62,17 @@ class Sender:
         # The finished trials that could not be read.
         self.damaged: set[str] = set()
         self._done: set[str] = set()
-        self._clock_said = False
+        self._clock_reported = False
 
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
         os.close(self._lock)
 
-    def turn(self) -> bool:
-        """Send all data available now; return whether there were any.
+    def send_available(self) -> bool:
+        """Send all data that are available now; return whether there were any.
 
-        Raises Refused or GaveUp as the delivery does; data confirmed until then are noted.
+        Raises Refused or GaveUp as the delivery does; the ledger has the data confirmed until then.
         """
         busy = self.send_spooled()
         spooling = {name for run in spooled_runs(self._spool) if (name := self._trial_of(run))}
@@ -82,14 +82,17 @@ class Sender:
         return busy
 
     def send_spooled(self) -> bool:
-        """Send the runs' spooled records; return whether there were any. Raises as `turn`."""
+        """Send the runs' spooled records; return whether there were any.
+
+        Raises as `send_available`.
+        """
         busy = False
         for run in spooled_runs(self._spool):
             busy |= self._send_spool(run)
         return busy
 
-    def left(self) -> Left:
-        """Return the data not sent yet."""
+    def unsent(self) -> Unsent:
+        """Return how much data has not been sent."""
         waiting = 0
         for folder in finished_trials(self._folder):
             if folder.name in self._done:
@@ -98,12 +101,12 @@ class Sender:
                 trial = read_trial(folder)
                 run = ArchivedPoints(trial, started_ns(trial)).run
                 waiting += not self._ledger.of(trial.spec.id, run).done
-        return Left(waiting, len(spooled_runs(self._spool)))
+        return Unsent(waiting, len(spooled_runs(self._spool)))
 
     def send_archive(self, folder: Path, *, again: bool = False) -> bool:
         """Send the data of a finished trial that the server lacks; return whether there were any.
 
-        With `again`, send all of it. A damaged folder is reported once and skipped.
+        With `again`, send all its data. A damaged folder is reported once and skipped.
         """
         if folder.name in self.damaged or (folder.name in self._done and not again):
             return False
@@ -126,7 +129,7 @@ class Sender:
             self._done.add(trial.folder.name)
             return False
         points.check()
-        skip = self._spooled_whole(trial, points, sent)
+        skip = self._fully_spooled(trial, points, sent)
         for lines in islice(points.batches(skip), sent.batches, None):
             self._delivery.send(lines)
             sent.batches += 1
@@ -136,10 +139,10 @@ class Sender:
         self._done.add(trial.folder.name)
         return True
 
-    def _spooled_whole(
+    def _fully_spooled(
         self, trial: TrialResult, points: ArchivedPoints, sent: Sent
     ) -> tuple[str, ...]:
-        """Return the tables of which the spool took all rows."""
+        """Return the tables of which all rows were spooled, so that they need not be sent again."""
         if not sent.spool_done:
             return ()
         counts = {table: (sent.spooled.get(table, 0), points.rows(table)) for table in _SPOOLED}
@@ -147,9 +150,9 @@ class Sender:
         if spooled != rows:
             problem = Problem(
                 trial.spec.id,
-                f"the spool took {spooled} of {rows} readings of queues; they are sent from the "
-                "archive",
-                "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they "
+                f"the spool had room for {spooled} of {rows} samples of queues; they are sent from "
+                "the archive",
+                "nothing is lost; with more space on the disk or in CLOSLOOP_INFLUX_SPOOL, samples "
                 "are sent while the trial runs",
                 Code.NO_ROOM,
             )
@@ -160,7 +163,7 @@ class Sender:
         busy = False
         try:
             about = run.about()
-            # Checked before reading: frames written in between must not be missed.
+            # Checked before reading, so that frames written in between are not missed.
             written = run.is_written()
             if about is not None:
                 self._watch_clock(int(about["started_ns"]))
@@ -193,15 +196,15 @@ class Sender:
         return str(about["trial"]) if about else ""
 
     def _watch_clock(self, start_ns: int) -> None:
-        """Report once if trials have start times in the future: the clock was set back."""
+        """Report once if a trial's start is in the future, since the clock was set back."""
         ahead_s = (start_ns - time.time_ns()) / 1e9
-        if ahead_s > 1 and not self._clock_said:
-            self._clock_said = True
+        if ahead_s > 1 and not self._clock_reported:
+            self._clock_reported = True
             problem = Problem(
                 "",
-                f"the clock of this machine was set back by {ahead_s:.0f} s or more: trials were "
-                "started after now",
-                "set the clock; points keep the times that were right when they were made",
+                f"the clock of this machine was set back by {ahead_s:.0f} s or more: a trial's "
+                "start is in the future",
+                "set the clock; points keep the times at which they were measured",
                 Code.NOT_READY,
             )
             self._say(problem)
@@ -229,10 +232,10 @@ def push(
     """Send the data of the trials in `runs` that the server lacks.
 
     Raises InputError for a path that is not a run, NotReadyError if the server refuses the token or
-    lacks the bucket, and TrialError if the server fails for `trouble_s`. Data confirmed before are
-    noted and not sent again.
+    lacks the bucket, and TrialError if the server fails for `trouble_s` seconds. Data that were
+    confirmed before are not sent again.
     """
-    wanted = _trials(runs)
+    by_campaign = _trials(runs)
     connection = InfluxConnection(settings.server)
     well_s = time.monotonic()
 
@@ -246,7 +249,7 @@ def push(
     delivery = Delivery(connection, patient, say)
     pushed = Pushed()
     try:
-        for campaign, folders in wanted.items():
+        for campaign, folders in by_campaign.items():
             home = settings.home(campaign)
             with closing(Sender(campaign, home, delivery, say)) as sender:
                 sender.send_spooled()
@@ -260,7 +263,7 @@ def push(
     except GaveUp as error:
         raise TrialError(
             f"{delivery.trouble}; gave up after {trouble_s:.0f} s",
-            "the same command goes on from here",
+            "give the same command again: it continues from here",
         ) from error
     finally:
         connection.close()
@@ -270,18 +273,18 @@ def push(
 
 def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
     """Return the trials' folders by campaign folder."""
-    wanted: dict[Path, list[Path]] = {}
+    by_campaign: dict[Path, list[Path]] = {}
     for run in runs:
-        place = run.absolute()
-        found = trial_folders(place)
-        if not found and not (place / ".telemetry").is_dir():
+        path = run.absolute()
+        folders = trial_folders(path)
+        if not folders and not (path / ".telemetry").is_dir():
             raise InputError.single(
                 str(run),
-                "is no run folder: it has no finished trials",
-                "name a folder such as runs/quickstart, or one of a trial in it",
+                "is not a run folder: it has no finished trials",
+                "give a folder such as runs/quickstart, or that of a trial in it",
             )
-        if not found:
-            wanted.setdefault(place, [])
-        for folder in found:
-            wanted.setdefault(folder.parent, []).append(folder)
-    return wanted
+        if not folders:
+            by_campaign.setdefault(path, [])
+        for folder in folders:
+            by_campaign.setdefault(folder.parent, []).append(folder)
+    return by_campaign

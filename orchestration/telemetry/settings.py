@@ -84,18 +84,18 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, str]:
             data = tomllib.load(file)
     except FileNotFoundError as error:
         if environment.get(FILE_VARIABLE):
-            remedy = "write it, or unset the variable"
-            raise InputError.single(FILE_VARIABLE, f"{path} is not there", remedy) from error
+            remedy = "write the file, or unset the variable"
+            raise InputError.single(FILE_VARIABLE, f"{path} does not exist", remedy) from error
         return {}
     except OSError as error:
-        raise unreadable(path, error, "make it yours, mode 600") from error
+        raise unreadable(path, error, "make yourself its owner, with mode 600") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # Without the parser's message, which may quote the token from the file.
+        # The parser's message is not shown, because it may quote the token.
         remedy = 'write lines such as url = "http://127.0.0.1:8086"'
         raise InputError.single(str(path), "is not TOML", remedy) from error
     wrong = [key for key, value in data.items() if key not in _VARIABLES or type(value) is not str]
     if wrong:
-        what = f"{wrong[0]!r} is none of its keys, or no text"
+        what = f"{wrong[0]!r} is not one of its keys, or its value is not a text"
         raise InputError.single(str(path), what, f"keys: {[*_VARIABLES]}")
     return data
 
@@ -104,13 +104,13 @@ def _url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError.single(
-            _VARIABLES["url"], f"{text!r} is no address", "write it like http://127.0.0.1:8086"
+            _VARIABLES["url"], f"{text!r} is not an address", "write it like http://127.0.0.1:8086"
         )
     if parts.username or parts.password or parts.query:
         raise InputError.single(
             _VARIABLES["url"],
-            "an address with a password or a query in it would be shown and logged",
-            f"write the server's address only, and the token into {_VARIABLES['token']}",
+            "the address contains a password or a query, which would be printed and logged",
+            f"give only the server's address here, and the token in {_VARIABLES['token']}",
         )
     return text.rstrip("/")
 
@@ -123,7 +123,7 @@ def _spool(text: str) -> int:
     if size < _MIN_SPOOL_BYTES:
         raise InputError.single(
             _VARIABLES["spool"],
-            f"a spool of {format_size(size)} is too small for readings of a fabric",
+            f"a spool of {format_size(size)} is too small for the samples of a fabric",
             f"give it at least {format_size(_MIN_SPOOL_BYTES)}",
         )
     return size

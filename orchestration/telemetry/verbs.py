@@ -27,12 +27,12 @@ _SERVER = (
 @verb(_SERVER)
 def push(
     runs: Annotated[list[Path], "Campaigns' folders, or folders of single trials."],
-    again: Annotated[bool, "Send what has been sent already, too."] = False,
+    again: Annotated[bool, "Send all data, also those that have been sent before."] = False,
     as_json: Json = False,
 ) -> None:
-    """Send archived runs to InfluxDB. Given again, it goes on where it was; nothing comes twice.
+    """Send archived runs to InfluxDB. Given again, it continues; nothing is stored twice.
 
-    Exit code: 0 all is there, 1 some could not be read or sent, 2 bad input, 3 not ready.
+    Exit code: 0 all sent, 1 some trials could not be read or sent, 2 bad input, 3 not ready.
 
     Example: closloop push runs/quickstart
     """
@@ -52,15 +52,15 @@ def push(
 @verb(_SERVER)
 def pull(
     campaign: Annotated[str, "The campaign's name."],
-    out: Annotated[Path, "--out", "-o", "Where its folder is made."] = Path("runs"),
+    out: Annotated[Path, "--out", "-o", "Folder in which the run folder is made."] = Path("runs"),
     trials: Annotated[
         list[str] | None, "--trial", "Only this trial, by its id; repeatable."
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild a campaign's run folder from InfluxDB, table by table, and check that it is whole.
+    """Rebuild a campaign's run folder from InfluxDB, table by table, and check that it is complete.
 
-    Exit code: 0 all rebuilt, 1 some are not whole in the database, 2 bad input, 3 not ready.
+    Exit code: 0 all rebuilt, 1 some are incomplete in the database, 2 bad input, 3 not ready.
 
     Example: closloop pull quickstart -o pulled
     """
@@ -70,17 +70,19 @@ def pull(
     if as_json:
         print_json({**vars(pulled), "folder": str(pulled.folder)})
     else:
-        kept = f", {len(pulled.present)} were there already" if pulled.present else ""
-        typer.echo(f"{pulled.folder}: {len(pulled.rebuilt)} trials rebuilt{kept}")
+        present = f", {len(pulled.present)} were there already" if pulled.present else ""
+        typer.echo(f"{pulled.folder}: {len(pulled.rebuilt)} trials rebuilt{present}")
     raise typer.Exit(1 if pulled.broken else 0)
 
 
 @verb()
 def exporter(
     run: Annotated[Path, "The campaign's folder, running or done."],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: any free one.")] = 9464,
-    address: Annotated[str, "Where to listen."] = "127.0.0.1",
-    once: Annotated[bool, "Print the metrics and end, for a textfile collector."] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port; 0 chooses a free one.")
+    ] = 9464,
+    address: Annotated[str, "Address to listen on."] = "127.0.0.1",
+    once: Annotated[bool, "Print the metrics once and exit, for a textfile collector."] = False,
 ) -> None:
     """Serve a run's metrics in Prometheus' text format: its trials, and the queues of running ones.
 
@@ -90,7 +92,7 @@ def exporter(
         typer.echo(metrics_text(run), nl=False)
         return
     with serve(run, address, port) as bound:
-        typer.echo(f"http://{address}:{bound}/metrics (Ctrl-C ends it)", err=True)
+        typer.echo(f"http://{address}:{bound}/metrics (stop with Ctrl-C)", err=True)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):
             signal.pause()

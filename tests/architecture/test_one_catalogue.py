@@ -154,9 +154,9 @@ def test_a_metric_of_ones_own_is_one_entry_and_is_everywhere(tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (OWN.replace('"odd_ends"', '"cnps"'), "has the key 'cnps', which is taken"),
-        ("ODD = 3", "is no closloop.Metric with `of`"),
-        (OWN.replace(", of=halves", ""), "is no closloop.Metric with `of`"),
+        (OWN.replace('"odd_ends"', '"cnps"'), "has the key 'cnps', which another metric has"),
+        ("ODD = 3", "is not a closloop.Metric with `of`"),
+        (OWN.replace(", of=halves", ""), "is not a closloop.Metric with `of`"),
         (OWN.replace("import closloop", "import nothing_of_this_name"), "cannot be imported"),
     ],
 )

@@ -55,7 +55,7 @@ def page_text(folder: Path) -> str:
     """Return the page's words and numbers, without what it was made with, and pictures."""
     runs = [write_run(folder / tuner, tuner) for tuner in ("secn1", "secn2")]
     page = comparison_page(compare_runs(runs, Margins()))
-    body = page[page.index("</head>") : page.index("<h3>Made with</h3>")]
+    body = page[page.index("</head>") : page.index("<h3>Software and settings</h3>")]
     body = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
     cells = re.sub(r"</?(b|code)>", "", re.sub(r"</t[dh]><t[dh][^>]*>", " | ", body))
     return "\n".join(

@@ -188,7 +188,7 @@ SAID = {
     ),
     "csv": (
         "No queue was sampled over time.",
-        "Nothing was measured of queues and links.",
+        "No metric of queues and links was measured.",
         "The one trial is valid.",
     ),
     "omnetpp": (
@@ -197,7 +197,7 @@ SAID = {
         "Not measured: packets marked;",
     ),
     "compare": ("Not enough data", "only B has it", "no packet-hops counted in"),
-    "compare-itself": ("Equivalent: ", "By size: no group of flow sizes differs."),
+    "compare-itself": ("Equivalent: ", "By flow size: no group of sizes differs."),
 }
 
 

@@ -43,7 +43,7 @@ def test_nics_and_buffers_are_drawn_and_nothing_is_cut_off(browser, stopped, wid
     browser.open(stopped, width)
     browser.read()
     heads = browser.run("[...document.querySelectorAll('h3')].map((head) => head.textContent)")
-    assert {"Shared buffers", "Who stops whom"} < set(heads)
+    assert {"Shared buffers", "PFC pauses: who stopped whom"} < set(heads)
     names = browser.run("[...document.querySelectorAll('a[download]')].map((a) => a.download)")
     assert {"rates-of-hosts.csv", "hosts-over-time.csv", "buffers-over-time.csv"} < set(names)
     assert {"repeats-cnps.csv", "repeats-pauses_sent.csv"} < set(names)

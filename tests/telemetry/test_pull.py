@@ -190,7 +190,7 @@ def test_a_changed_file_is_found_by_its_digest(campaign, book, tmp_path):
     fields = book.store.points[key]
     fields["text"] = fields["text"].replace("fluid", "real")
     pull(campaign.name, tmp_path / "back", server, say=said.append)
-    assert "trial.json is not what was sent" in said[0].what
+    assert "trial.json differs from what was sent" in said[0].what
 
 
 @pytest.mark.slow

@@ -179,7 +179,7 @@ def test_a_run_without_a_server_ends_as_ever_and_is_sent_later(
     done = closloop("run", file, "--sink", "influx", "--no-report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("cannot be reached") == 1
-    assert "2 trials are not sent yet" in done.stderr
+    assert "2 trials have not been sent" in done.stderr
     assert "closloop push runs/tele" in done.stderr
     server.start()
     proxy.mode = "pass"

@@ -17,14 +17,23 @@ from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, p_value, quantity
-from orchestration.render.page import Block, Heading, Items, Key, Page, Paragraph, Pictures, Section
+from orchestration.render.page import (
+    Block,
+    FigureGrid,
+    Heading,
+    Items,
+    Key,
+    Page,
+    Paragraph,
+    Section,
+)
 from orchestration.render.table import Column, Row, Table, Text, code, strong
 from orchestration.results.reader import TrialResult
 
 _COLOURS = colours_of(["A", "B"])
 _ABOUT_P = (
-    "p, zero: that there is no difference, after Holm's correction. p, margin: that it is the "
-    "margin or more; below 0.05 it is equivalent."
+    "p, zero: p-value of no difference, after Holm's correction. p, margin: p-value of a "
+    "difference of the margin or more; below 0.05 the metric is equivalent."
 )
 
 
@@ -34,7 +43,9 @@ def comparison_blocks(comparisons: Sequence[RunComparison]) -> list[Block]:
     for comparison in comparisons:
         blocks += [
             Paragraph(sentences.answer(comparison), "ok"),
-            Paragraph(f"{comparison.a.name} is the reference; {comparison.b.name}"),
+            Paragraph(
+                f"The reference is {comparison.a.name}. Compared with it: {comparison.b.name}."
+            ),
             *_compared(comparison, drawn=False),
         ]
     return blocks
@@ -44,7 +55,7 @@ def comparison_page(comparisons: Sequence[RunComparison]) -> str:
     """Return the whole page."""
     reference, several = comparisons[0].a, len(comparisons) > 1
     names = [f"{run.b.folder.resolve().name} on {run.b.backend}" for run in comparisons]
-    said = [
+    answers = [
         f"{run.b.letter}: {sentences.answer(run)}" if several else sentences.answer(run)
         for run in comparisons
     ]
@@ -60,7 +71,7 @@ def comparison_page(comparisons: Sequence[RunComparison]) -> str:
     page = Page(
         f"{reference.folder.resolve().name} on {reference.backend}, and {', '.join(names)}",
         "closloop compare",
-        [Items(said, "answers"), Key(colours)],
+        [Items(answers, "answers"), Key(colours)],
         blocks,
         " against ".join(run.folder.resolve().name for run in folders),
     )
@@ -75,37 +86,40 @@ def _compared(comparison: RunComparison, *, drawn: bool) -> list[Block]:
         blocks.append(Section([title, *_cell(cell, comparison, drawn=drawn)]))
     rest: list[Block] = [Heading("Speed"), Items(sentences.speeds(comparison))]
     if comparison.notes:
-        rest += [Heading("Left out, or to know"), Items(comparison.notes)]
+        rest += [Heading("Excluded data and caveats"), Items(comparison.notes)]
     if drawn:
-        rest += [Heading("Made with"), provenance_table(comparison)]
+        rest += [Heading("Software and settings"), provenance_table(comparison)]
     return [*blocks, Section(rest)]
 
 
 def _cell(cell: ComparedCell, comparison: RunComparison, *, drawn: bool) -> list[Block]:
-    about = f"{sentences.pairs(cell)} of trials, {cell.paired_by}."
+    about = f"{sentences.pairs(cell)} of trials, paired by {cell.paired_by}."
     note = f"{sentences.margins_note(comparison)} {_ABOUT_P}"
     causes = cause_table(cell)
-    drawings = _pictures(cell) if drawn else []
+    drawings = _figure_grids(cell) if drawn else []
     return [
         Paragraph(about, "caption"),
         verdict_table(cell),
         Paragraph(note, "caption"),
         *drawings[:1],
-        Heading("Where they part"),
+        Heading("Where the runs differ"),
         Items(sentences.parting(cell)),
         *drawings[1:],
         Heading("Likely causes"),
         causes
-        or Paragraph("No recorded setting differs: what differs is chance, or is not recorded."),
+        or Paragraph(
+            "No recorded setting differs. Any difference is due to chance, or to something that is "
+            "not recorded."
+        ),
     ]
 
 
-def _pictures(cell: ComparedCell) -> list[Pictures]:
+def _figure_grids(cell: ComparedCell) -> list[FigureGrid]:
     return [
-        Pictures([figures.forest(cell, _COLOURS["B"])]),
-        Pictures([figures.slowdown_cdf(cell, _COLOURS), *figures.by_size(cell, _COLOURS)]),
-        Pictures([figures.queue_ccdf(cell, _COLOURS), figures.ports(cell, _COLOURS)]),
-        Pictures([figures.timelines(cell, _COLOURS)]),
+        FigureGrid([figures.forest(cell, _COLOURS["B"])]),
+        FigureGrid([figures.slowdown_cdf(cell, _COLOURS), *figures.by_size(cell, _COLOURS)]),
+        FigureGrid([figures.queue_ccdf(cell, _COLOURS), figures.ports(cell, _COLOURS)]),
+        FigureGrid([figures.timelines(cell, _COLOURS)]),
     ]
 
 
@@ -150,25 +164,26 @@ def _verdict(item: MetricVerdict) -> Text:
 
 
 def cause_table(cell: ComparedCell) -> Table | None:
-    """Return the settings that differ, in the order in which they act; None if none does."""
+    """Return the settings that differ, in the order in which they act; None if there are none."""
     differ = sum(item.verdict == DIFFERENT for item in cell.metrics)
     rows = [
         Row(
             [
-                f"{place}. {cause.what}",
+                f"{number}. {cause.what}",
                 code(cause.a),
                 code(cause.b),
-                f"{cause.could_explain} of {differ}",
+                f"{cause.could_explain} of {differ}" if differ else NOTHING,
             ],
-            note=f"{cause.why}; would move {', '.join(cause.moves)}",
+            note=f"{cause.why}; affects {', '.join(cause.moves)}",
         )
-        for place, cause in enumerate(cell.causes, start=1)
+        for number, cause in enumerate(cell.causes, start=1)
     ]
     names = Column("A", wraps=True), Column("B", wraps=True)
-    columns = [Column("setting", wraps=True), *names, Column("could move")]
+    columns = [Column("setting", wraps=True), *names, Column("could explain")]
     note = (
-        f"Suspects from what both trials of the first pair recorded, no proof. {ORDER} Could "
-        "move: how many of the metrics that are different. To prove one, change it alone."
+        "These recorded settings differ between the two trials of the first pair. Each is a "
+        f"possible cause, and none is proven: to prove one, change it alone. {ORDER} 'Could "
+        "explain' counts the metrics called different that the setting can affect."
     )
     return Table(columns, rows, caption=note) if rows else None
 
@@ -176,17 +191,20 @@ def cause_table(cell: ComparedCell) -> Table | None:
 def provenance_table(comparison: RunComparison) -> Table:
     """Return the provenance of the first pair side by side, differing entries first."""
     pair = comparison.cells[0].pairs[0]
-    first, second = _told(pair.a.trial), _told(pair.b.trial)
+    first, second = _provenance(pair.a.trial), _provenance(pair.b.trial)
     keys = [key for key in {**first, **second} if {first.get(key), second.get(key)} != {NOTHING}]
     keys.sort(key=lambda key: first.get(key) == second.get(key))
     both = [(key, first.get(key, NOTHING), second.get(key, NOTHING)) for key in keys]
     rows = [Row([key, code(a), code(b) if a == b else strong(b)]) for key, a, b in both]
-    note = "The first pair; what differs comes first. All settings are in the trials' folders."
+    note = (
+        "Settings of the first pair of trials; those that differ come first. All settings are in "
+        "the trials' folders."
+    )
     columns = [Column("what"), Column("A", wraps=True), Column("B", wraps=True)]
     return Table(columns, rows, caption=note)
 
 
-def _told(trial: TrialResult) -> dict[str, str]:
+def _provenance(trial: TrialResult) -> dict[str, str]:
     spec = trial.spec
     return {
         "trial": spec.id,
@@ -204,8 +222,8 @@ COMPARISON_FORMAT = 2
 
 def comparisons_to_json(comparisons: Sequence[RunComparison]) -> dict[str, Any]:
     """Return comparisons as JSON-ready data. NaN becomes null; keys include units."""
-    found = [_comparison(comparison) for comparison in comparisons]
-    return {"format": COMPARISON_FORMAT, "comparisons": plain(found)}
+    every = [_comparison(comparison) for comparison in comparisons]
+    return {"format": COMPARISON_FORMAT, "comparisons": plain(every)}
 
 
 def _comparison(comparison: RunComparison) -> dict[str, Any]:
@@ -238,7 +256,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _cell_json(cell: ComparedCell) -> dict[str, Any]:
-    places = ("sizes", "ports", "parted_ns", "parted_at", "apart_ns", "apart_bytes")
+    fields = ("sizes", "ports", "parted_ns", "parted_at", "apart_ns", "apart_bytes")
     return {
         "label": cell.label,
         "paired_by": cell.paired_by,
@@ -249,7 +267,7 @@ def _cell_json(cell: ComparedCell) -> dict[str, Any]:
         ],
         "parting": {
             "sentences": sentences.parting(cell),
-            **{name: getattr(cell.subgroups, name) for name in places},
+            **{name: getattr(cell.subgroups, name) for name in fields},
         },
         "causes": cell.causes,
     }

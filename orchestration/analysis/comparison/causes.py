@@ -1,8 +1,8 @@
 """Likely causes of differences: recorded settings in which two paired trials differ.
 
 Causes are listed in the order in which they act: program and backend, fabric, hosts, traffic,
-tuner, readings, single kernel settings, findings of the stamps. This is not a ranking by
-likelihood. Each cause names the metrics it could affect; to prove one, change only that setting.
+tuner, samples, single kernel settings, findings of the stamps. This is not a ranking by
+likelihood. Each cause names the metrics that it can affect; to prove one, change only that setting.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from tuners.registry import RECORDED
 EVERYTHING = (SLOWDOWN, TAIL, FCT, QUEUE, MARKS, UTILISATION, DROPS)
 # Printed wherever causes are listed.
 ORDER = (
-    "In the order in which settings act (what ran it, fabric, hosts, traffic, tuner, readings, "
-    "single settings of kernels), which is no ranking by likelihood."
+    "They are listed in the order in which settings act (program and backend, fabric, hosts, "
+    "traffic, tuner, samples, kernel settings), which is not a ranking by likelihood."
 )
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A setting that differs: its two values, the metrics it `moves`, and why it moves them.
+    """A setting that differs: its two values, the topics that it `moves`, and why.
 
-    `could_explain` counts the metrics with the verdict "different" among those it moves.
+    Topics are groups of metrics such as "queues". `could_explain` counts the metrics of these
+    topics with the verdict "different".
     """
 
     what: str
@@ -77,7 +78,7 @@ class Settings:
         """Whether closloop ran the trial: imported results are other programs'."""
         return capabilities(self.spec.backend).runs
 
-    def told(self, key: str, default: object = "") -> Any:
+    def fact(self, key: str, default: object = "") -> Any:
         """Return a fact of the trial, or the version of a program."""
         return {**self.trial.facts, **self.trial.versions}.get(key, default)
 
@@ -117,9 +118,9 @@ def _table(trial: TrialResult, name: str) -> Columns | None:
 
 def _timeouts_of(hosts: Columns) -> int:
     """Return the timeouts of all hosts together, by their last samples."""
-    names, place = np.unique(hosts["host"].astype(str), return_inverse=True)
+    names, host_of = np.unique(hosts["host"].astype(str), return_inverse=True)
     maximum = np.zeros(len(names), dtype=np.int64)
-    np.maximum.at(maximum, place, hosts["timeouts"])
+    np.maximum.at(maximum, host_of, hosts["timeouts"])
     return int(maximum.sum())
 
 
@@ -131,16 +132,20 @@ def _missed(trial: TrialResult, t_ns: np.ndarray) -> float | None:
     if not len(t_ns):
         return None
     period = trial.spec.sample_period_ns
-    due = min(trial.spec.duration_ns, int(t_ns.max()) + period // 2) // period
-    if due < 1:
+    periods = min(trial.spec.duration_ns, int(t_ns.max()) + period // 2) // period
+    if periods < 1:
         return None
-    seen = np.unique((t_ns + (period - 1) // 2) // period)
-    return 1 - float(np.count_nonzero((seen >= 1) & (seen <= due))) / due
+    sampled = np.unique((t_ns + (period - 1) // 2) // period)
+    return 1 - float(np.count_nonzero((sampled >= 1) & (sampled <= periods))) / periods
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """Compares one setting. `value` returns None if it is unknown or must not be compared."""
+    """Compares one setting of two trials, and yields a cause if it differs.
+
+    `value` returns None if the setting is unknown or must not be compared. `words` turns a value
+    into text, `differ` compares two values.
+    """
 
     what: str
     value: Callable[[Settings], Any]
@@ -156,8 +161,8 @@ class _Setting:
             yield Cause(self.what, self.words(first), self.words(second), self.moves, why)
 
 
-def _apart(share: float) -> Callable[[float, float], bool]:
-    """Return a function: do two sizes differ by more than `share` of the larger one?"""
+def _differ_by(share: float) -> Callable[[float, float], bool]:
+    """Return a test of whether two numbers differ by more than `share` of the larger one."""
     return lambda a, b: abs(a - b) > share * max(abs(a), abs(b))
 
 
@@ -170,7 +175,7 @@ def _of_testbed(value: Callable[[Testbed], float]) -> Callable[[Settings], float
 
 
 def _of_program(key: str) -> Callable[[Settings], str | None]:
-    return lambda item: str(item.told(key)) or None
+    return lambda item: str(item.fact(key)) or None
 
 
 def _of_campaign(what: str, field: str) -> _Setting:
@@ -183,7 +188,7 @@ def _of_campaign(what: str, field: str) -> _Setting:
 
 
 def _model(item: Settings) -> str:
-    model = item.told("model")
+    model = item.fact("model")
     return (
         f"{item.spec.backend}, {model} model"
         if isinstance(model, str) and model
@@ -193,14 +198,14 @@ def _model(item: Settings) -> str:
 
 def _two_models(a: Settings, b: Settings) -> str:
     if not (mode_of(a.spec).has_packets and mode_of(b.spec).has_packets):
-        return "a fluid model has rates in place of packets: no slow start, no bursts"
-    return "two implementations of TCP and of queues"
+        return "a fluid model has rates in place of packets, so no slow start and no bursts"
+    return "these are two implementations of hosts and queues"
 
 
 def _framing_share(a: Settings, b: Settings) -> str:
     beds = [item.testbed for item in (a, b) if item.testbed]
     share = abs(beds[0].framing_bytes - beds[1].framing_bytes) / (beds[0].mtu_bytes + 14)
-    return f"bytes of each packet on the wire: {share:.1%} of a full one"
+    return f"it changes the bytes of each packet on the wire, by {share:.1%} of a full packet"
 
 
 def _threshold(name: str, column: str, words: Callable[[float], str]) -> _Setting:
@@ -213,9 +218,9 @@ def _threshold(name: str, column: str, words: Callable[[float], str]) -> _Settin
         f"{name} as read back",
         mean,
         (QUEUE, MARKS, SLOWDOWN, TAIL),
-        "marks begin at another queue length, and queues settle where marks begin",
+        "marking begins at another queue length, and queues settle where marking begins",
         lambda value: f"{words(value)} on average",
-        _apart(0.001),
+        _differ_by(0.001),
     )
 
 
@@ -230,12 +235,15 @@ def _loop_delay_ns(item: Settings) -> float | None:
 
 def _timeouts(a: Settings, b: Settings) -> str:
     if a.timeouts == 0 == b.timeouts:
-        return "what a lost tail waits; no timeout happened in either"
-    return f"what a lost tail waits; timeouts: {a.timeouts}, {b.timeouts}"
+        return "it is the wait after the last packet of a flow is lost; neither had a timeout"
+    return (
+        "it is the wait after the last packet of a flow is lost; timeouts: "
+        f"{a.timeouts} in A, {b.timeouts} in B"
+    )
 
 
 def _texts(item: Settings, key: str) -> list[str]:
-    return [text for _, text in leaves({"": item.told(key)}) if text]
+    return [text for _, text in leaves({"": item.fact(key)}) if text]
 
 
 def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings], Iterator[Cause]]:
@@ -245,36 +253,36 @@ def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings],
         first, second = (dict(leaves(item.trial.facts.get(group, {}))) for item in (a, b))
         for key in sorted(set(first) & set(second)):
             if first[key] != second[key]:
-                paths = "hash" in key
+                sets_paths = "hash" in key
                 yield Cause(
                     f"{group}: {key}",
                     first[key],
                     second[key],
-                    (UTILISATION, TAIL, SLOWDOWN) if paths else moves,
-                    "ECMP puts flows on other paths" if paths else "a setting",
+                    (UTILISATION, TAIL, SLOWDOWN) if sets_paths else moves,
+                    "ECMP puts flows on other paths" if sets_paths else "a kernel setting",
                 )
 
     return compare
 
 
 def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
-    """Compare the traffic; a replay has its parent's flows, so the two are not compared."""
-    ours, theirs = a.spec, b.spec
-    if ours.parent != theirs.parent:
+    """Compare the traffic, unless one trial replays the other and so has its flows."""
+    first, second = a.spec, b.spec
+    if first.parent != second.parent:
         return
     if not (a.runs and b.runs):
         # an import has no traffic patterns: its flows can only be compared with another import's
-        first, second = (spec.files.get(SCHEDULE, "") for spec in (ours, theirs))
-        if first != second and ours.backend == theirs.backend:
-            yield Cause("traffic", first[:8], second[:8], EVERYTHING, "other flows")
-    elif ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
-        first, second = (
-            ", ".join(item.kind for item in spec.traffic) or "none" for spec in (ours, theirs)
+        in_a, in_b = (spec.files.get(SCHEDULE, "") for spec in (first, second))
+        if in_a != in_b and first.backend == second.backend:
+            yield Cause("traffic", in_a[:8], in_b[:8], EVERYTHING, "the flows differ")
+    elif first.traffic != second.traffic or first.traffic_files != second.traffic_files:
+        in_a, in_b = (
+            ", ".join(item.kind for item in spec.traffic) or "none" for spec in (first, second)
         )
-        yield Cause("traffic", first, second, EVERYTHING, "other patterns make the flows")
-    elif ours.seed != theirs.seed:
-        why = "other draws of the same traffic: more repeats, or the same seeds"
-        yield Cause("seed", str(ours.seed), str(theirs.seed), EVERYTHING, why)
+        yield Cause("traffic", in_a, in_b, EVERYTHING, "the traffic patterns differ")
+    elif first.seed != second.seed:
+        why = "other flows of the same traffic: run more repeats, or use the same seeds"
+        yield Cause("seed", str(first.seed), str(second.seed), EVERYTHING, why)
 
 
 def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
@@ -290,13 +298,13 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
     first, second = ({r.code: r.text for r in item.trial.stamp.reasons} for item in (a, b))
     # a difference in backends already says that one trial was imported
     for code in sorted((set(first) ^ set(second)) - {"imported"}):
-        in_a, in_b = ("yes" if code in found else "no" for found in (first, second))
+        in_a, in_b = ("yes" if code in findings else "no" for findings in (first, second))
         why = first.get(code, second.get(code, ""))
-        yield Cause(f"stamp: {code}", in_a, in_b, moves.get(code, EVERYTHING), why)
+        yield Cause(f"finding: {code}", in_a, in_b, moves.get(code, EVERYTHING), why)
 
 
 def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested facts as (path, value), with paths such as `sysctls: host: net/...`."""
+    """Yield nested facts as (path, value); a path is `host: net/ipv4/...`."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from leaves(value, f"{prefix}: {key}" if prefix else str(key))
@@ -305,7 +313,7 @@ def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 _short = itemgetter(slice(12))
-_PROGRAM = "the program itself was another: its changes say what may move"
+_PROGRAM = "the program itself differs: its changelog lists what changed"
 # fmt: off
 _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     # program and backend
@@ -313,48 +321,48 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("closloop's commit", _of_program("commit"), EVERYTHING, _PROGRAM, _short),
     _Setting("kernel's build", _of_program("kernel_hash"), EVERYTHING, _PROGRAM, _short),
     _Setting("backend", _model, EVERYTHING, _two_models),
-    _Setting("clock", lambda item: str(item.told("clock", "unknown")),
+    _Setting("clock", lambda item: str(item.fact("clock", "unknown")),
              (FCT, SLOWDOWN, TAIL, QUEUE),
-             "on a real clock a busy processor is part of the network"),
+             "on a real clock, a busy processor delays packets"),
     _Setting("scale", lambda item: item.spec.scale, (FCT, SLOWDOWN, TAIL),
-             "a second took so many; kernels' own timers and a CPU's work are not scaled"),
+             "a trial's second takes so many seconds; kernel timers and CPU time are not scaled"),
     _Setting("kernel", lambda item: ", ".join(sorted(set(_texts(item, "kernel")))) or None,
-             (FCT, SLOWDOWN, TAIL, QUEUE, MARKS), "another version of TCP and queues"),
+             (FCT, SLOWDOWN, TAIL, QUEUE, MARKS), "TCP and queues are those of another version"),
     # the fabric
     _Setting("framing", _of_testbed(lambda bed: bed.framing_bytes), (FCT, SLOWDOWN, UTILISATION),
              _framing_share, "{} B".format),
     _Setting("link delay", _of_testbed(lambda bed: _mean(link.delay_ns for link in bed.links)),
              (SLOWDOWN, FCT, QUEUE, MARKS),
-             "the base RTT: short flows take a few of it, queues follow it",
+             "it sets the base RTT, on which the FCT of short flows and queues depend",
              lambda delay: f"{format_duration(delay)} on average"),
     _Setting("link rates", _of_testbed(lambda bed: sum(link.rate_bps for link in bed.links)),
              (FCT, SLOWDOWN, TAIL, QUEUE, MARKS, UTILISATION),
-             "everything is served at another rate", lambda rate: f"{format_rate(rate)} in all"),
+             "packets are sent at another rate", lambda rate: f"{format_rate(rate)} in all"),
     _Setting("MTU", _of_testbed(lambda bed: bed.mtu_bytes), (FCT, SLOWDOWN, QUEUE, MARKS),
-             "other packets: headers' share, and how coarse windows and queues are", "{} B".format),
+             "packet sizes, the share of headers, and the steps of windows change", "{} B".format),
     _Setting("buffers", _of_testbed(lambda bed: _mean(queue.buffer_bytes for queue in bed.queues)),
-             (DROPS, TAIL), "a smaller buffer drops earlier",
+             (DROPS, TAIL), "a smaller buffer drops packets earlier",
              lambda size: f"{format_size(size)} a queue"),
-    _Setting("marking law", lambda item: "; ".join(_texts(item, "red")) or "not said",
+    _Setting("marking probability", lambda item: "; ".join(_texts(item, "red")) or "not recorded",
              (MARKS, QUEUE, SLOWDOWN),
-             "the same thresholds mark other packets"),
+             "with the same thresholds, other packets are marked"),
     _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
-             "links are down at other times", lambda faults: str(len(faults))),
+             "other links fail, or at other times", lambda faults: str(len(faults))),
     _Setting("load balancing", lambda item: item.spec.load_balancing, EVERYTHING,
              "packets take other paths", lambda spec: spec.kind),
     # the hosts; for an import, congestion control is a fact and not in the spec
     _Setting("congestion control",
-             lambda item: str(item.told("congestion_control", item.spec.host.congestion_control)),
-             EVERYTHING, "senders answer marks in another way"),
+             lambda item: str(item.fact("congestion_control", item.spec.host.congestion_control)),
+             EVERYTHING, "senders react to marks in another way"),
     _Setting("minimum RTO", lambda item: item.spec.host.min_rto_ns, (TAIL, FCT),
              _timeouts, format_duration),
     _Setting("loss detection", lambda item: item.spec.host.loss_detection, (TAIL, FCT),
-             "what comes out of order is sent again, or is waited for"),
+             "packets that arrive out of order are sent again, or waited for"),
     # the traffic
     _flows_made,
     _of_campaign("duration", "duration_ns"),
     _Setting("warm-up", lambda item: item.spec.warm_up_ns, EVERYTHING,
-             "other flows and samples count", format_duration),
+             "other flows and samples are counted", format_duration),
     # the tuner
     _Setting("tuner", lambda item: None if item.spec.tuner.name == RECORDED else item.spec.tuner,
              (QUEUE, MARKS, SLOWDOWN, TAIL), "another rule sets the thresholds", tuner_label,
@@ -363,20 +371,21 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _threshold("kmax", "kmax_bytes", format_size),
     _threshold("pmax", "pmax", "{:.3g}".format),
     _Setting("control-loop delay", _loop_delay_ns, (QUEUE, MARKS, TAIL),
-             "from a reading to the thresholds that answer it", format_duration, _apart(0.05)),
+             "the time from a sample to the change of thresholds", format_duration,
+             _differ_by(0.05)),
     _of_campaign("decision latency", "decision_latency_ns"),
     _of_campaign("action period", "action_period_ns"),
-    # the readings
+    # the samples
     _Setting("sampling period",
              lambda item: None if item.missed is None else item.spec.sample_period_ns,
              (QUEUE, MARKS), "queues are seen, and tuners act, at other times", format_duration),
     _Setting("samples missed", lambda item: item.missed, (QUEUE, MARKS),
-             "a busy sampler misses long queues first", "{:.1%}".format,
+             "a busy sampler misses long queues first of all", "{:.1%}".format,
              lambda a, b: abs(a - b) > 0.001),
     _Setting("sources of samples",
              lambda item: ", ".join(sorted(set(_texts(item, "sources")))[:4]) or "the queue itself",
              (QUEUE, MARKS),
-             "a polled number is older than the sample that it stands for"),
+             "a polled counter is older than the sample that it is part of"),
     # single kernel settings, and findings of the stamps
     _facts("sysctls", (FCT, SLOWDOWN, TAIL)),
     _facts("qdiscs", (QUEUE, MARKS, FCT, SLOWDOWN)),

@@ -44,10 +44,10 @@ _CANCELLED = 1e-14
 
 @dataclass(frozen=True)
 class Means:
-    """The means of A and B over `n` units, their covariance (2, 2), and its degrees of freedom.
+    """The means of A and B over `n` pairs, their covariance (2, 2), and its degrees of freedom.
 
-    A unit is a repeat or, with a single pair of trials, a block of its time. The covariance is NaN
-    if the spread is unknown.
+    With a single pair of trials, the covariance comes from blocks of its time. It is NaN if the
+    spread is unknown.
     """
 
     a: float
@@ -63,14 +63,14 @@ class Means:
 
     @property
     def identical(self) -> bool:
-        """Whether A and B are the same in every unit, except for rounding."""
+        """Whether A and B are the same in every pair, except for rounding."""
         return self.error() == 0 and abs(self.difference) <= self._rounding
 
     def error(self, ratio: float = 1.0) -> float:
         """Return the standard error of b - ratio a."""
         (aa, ab), (_, bb) = self.covariance
         variance = float(bb - 2 * ratio * ab + ratio * ratio * aa)
-        # a small rest of large variances that cancel is rounding error too
+        # what is left of large variances that cancel is rounding error too
         minimum = max(self._rounding**2, _CANCELLED * float(bb + ratio * ratio * aa))
         return math.sqrt(variance) if variance > minimum else variance * 0.0
 
@@ -103,7 +103,7 @@ class Interval:
 def interval_of(means: Means, interim: InterimAnalysis = FIXED) -> Interval:
     """Return the difference with Student's interval, and with Fieller's relative to A.
 
-    They are those of the `interim` at which the runs are read, if there are several.
+    If there are several interim analyses, they are the intervals of `interim`.
     """
     if means.identical:
         end = 0.0 if means.a else math.nan
@@ -140,12 +140,12 @@ def p_values(
 
     `margin` is a share of A; `floor`, in the metric's unit, replaces it if larger. A relative
     margin is tested on the ratio b/a, as in Fieller's interval: unlike a test against a fixed
-    bound, this accounts for A's own error. P-values are those of the `interim`.
+    bound, this accounts for A's own error. P-values are those of the analysis `interim`.
     """
     scaled = margin * abs(means.a)
     allowed = max(scaled, floor)
     if means.identical and allowed > 0:
-        # A's own spread does not matter: A and B are identical in every unit
+        # A and B are the same in every pair, so A's own spread does not matter
         return PValues(1.0, 0.0, allowed)
     zero = 2 * _tail(abs(means.difference), means.error(), means.freedom)
     if scaled >= floor:
@@ -160,7 +160,7 @@ def p_values(
 
 
 def _tail(distance: float, error: float, freedom: float) -> float:
-    """Return the chance that noise alone puts an estimate `distance` beyond a bound."""
+    """Return the probability that noise alone puts an estimate `distance` beyond a bound."""
     if math.isnan(error) or math.isnan(distance):
         return math.nan
     if error == 0:
@@ -178,12 +178,13 @@ def verdict(difference: float, tests: PValues, zero_corrected: float) -> Verdict
 
 
 def repeats_needed(difference: float, spread: float, allowed: float, family: int) -> int | None:
-    """Return how many repeats would settle the verdict with a power of 80 %.
+    """Return how many repeats in total would settle the verdict with a power of 80 %.
 
-    Assumes that the true difference is as estimated. `spread` is the standard deviation of one
-    repeat's difference. Within the margin, equivalence must be shown; beyond it, the difference,
-    at Holm's strictest level for `family` metrics. None if unknown, or if more than 1,000 repeats
-    are needed because the difference is close to the margin.
+    This assumes that the true difference is as estimated. `spread` is the standard deviation of one
+    repeat's difference. A difference within the margin `allowed` needs enough repeats to show
+    equivalence; one beyond it, to show the difference at Holm's strictest level for `family`
+    metrics. None if unknown, or for more than 1,000 repeats, as where the difference is close to
+    the margin.
     """
     if not math.isfinite(spread):
         return None
@@ -199,8 +200,8 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
         return student_t.cdf(n - 1, gap / error - critical) >= POWER
 
     counts = range(2, MAX_REPEATS + 1)
-    place = bisect_left(counts, True, key=enough)  # power grows with repeats
-    return counts[place] if place < len(counts) else None
+    index = bisect_left(counts, True, key=enough)  # power grows with repeats
+    return counts[index] if index < len(counts) else None
 
 
 DEFAULT_MARGIN = 0.10

@@ -1,10 +1,10 @@
 """Each metric's difference over the pairs of a cell, with its uncertainty.
 
-With two pairs or more the unit is the repeat: one value per trial, Student's t over the pairs.
-With one pair the spread between repeats is unknown; a block bootstrap over the trial's time
-estimates the noise within it instead. Flows of one trial share queues, so flows close in time are
-not independent and cannot be resampled one by one. If both trials carry the same flows, each draw
-uses the same blocks for both.
+With two or more pairs, one value per trial counts, and intervals are Student's over the pairs. With
+one pair, the variation between repeats is unknown; a block bootstrap over the trial's time
+estimates the noise within the trial instead. Flows of one trial share queues, so flows close in
+time are not independent and cannot be resampled one by one. If both trials carry the same flows,
+each draw uses the same blocks for both.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from orchestration.analysis.metrics import (
 from orchestration.analysis.sequential import FIXED, InterimAnalysis
 from orchestration.core.records import Floats
 
-# Compares two CDFs (rows, bins), most often by their difference.
-Apart = Callable[[Floats, Floats], Floats]
+# How two CDFs (rows, bins) are compared: most often by their difference.
+CompareCdfs = Callable[[Floats, Floats], Floats]
 DRAWS = 2_000
-# Draws for variances, which need fewer than the tail of a distance.
-_FEW = 1_000
-# With fewer non-empty blocks or fewer flows, the spread is unknown.
+# Draws for variances, which need fewer of them than the tail of a distance.
+_VARIANCE_DRAWS = 1_000
+# With fewer non-empty blocks, or fewer flows, the spread cannot be estimated.
 MIN_BLOCKS, MIN_FLOWS = 4, 30
 _UNKNOWN = np.full((2, 2), math.nan)
 # The bin width of a resampled quantile, as a share of its value.
@@ -52,7 +52,7 @@ _BIN = {"slowdown_p50": 0.005, "slowdown_p99": 0.005, "queue_p99": 0.012}
 
 
 class Resampled:
-    """A block bootstrap of one pair. With too few blocks results are NaN, or noise is empty."""
+    """A block bootstrap of one pair. With too few blocks, covariances are NaN, noise is empty."""
 
     def __init__(self, pair: PairMetrics) -> None:
         rng = np.random.default_rng(0)
@@ -63,11 +63,11 @@ class Resampled:
         if not same:
             self._weights_b = rng.permuted(self._weights_a, axis=1)
         self._chi = np.sqrt(BLOCKS / rng.chisquare(BLOCKS - 1, DRAWS))
-        self._scalars_a = _scalars(pair.a, self._weights_a[:_FEW])
-        self._scalars_b = _scalars(pair.b, self._weights_b[:_FEW])
+        self._scalars_a = _scalars(pair.a, self._weights_a[:_VARIANCE_DRAWS])
+        self._scalars_b = _scalars(pair.b, self._weights_b[:_VARIANCE_DRAWS])
 
     def means(self, metric: Metric, a: float, b: float) -> Means:
-        """Return a scalar metric's values `a` and `b` with their noise."""
+        """Return a scalar metric's values `a` and `b` with the covariance of their noise."""
         filled, enough = _filled(self._pair, metric)
         if self._identical(metric) and (metric.of is None or a == b):
             return Means(a, b, np.zeros((2, 2)), BLOCKS - 1, 1)
@@ -78,16 +78,16 @@ class Resampled:
 
     def _covariance(self, metric: Metric, a: float, b: float, filled: int) -> Floats:
         if metric.key not in self._scalars_a or metric.key not in self._scalars_b:
-            return _UNKNOWN  # a side has a histogram, and no samples over time
+            return _UNKNOWN  # one side has a queue histogram but no samples over time
         drawn = np.stack([self._scalars_a[metric.key], self._scalars_b[metric.key]])
         drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
-        if drawn.shape[1] < _FEW / 2:
+        if drawn.shape[1] < _VARIANCE_DRAWS / 2:
             return _UNKNOWN
         rounding = np.square(_BIN.get(metric.family, 0.0) * np.array([a, b])) / 12
         return np.asarray(np.cov(drawn) * filled / (filled - 1) + np.diag(rounding))
 
     def ratio_covariance(self, ratio: float) -> Floats:
-        """Return the covariance of 1 and the geometric mean of the flows' FCT ratios."""
+        """Return the covariance matrix of the constant 1 and the mean FCT ratio of the flows."""
         paired = self._pair.paired
         if paired is None or np.count_nonzero(paired.count) < MIN_BLOCKS:
             identical = paired is not None and paired.identical
@@ -118,20 +118,19 @@ class Resampled:
         drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
         return np.asarray(np.cov(drawn) * BLOCKS / (BLOCKS - 1))
 
-    def noise(self, metric: Metric, a: Floats, b: Floats, apart: Apart) -> Floats:
-        """Return the noise of `apart` of two distributions, shape (draws, columns of `apart`).
+    def noise(self, metric: Metric, a: Floats, b: Floats, compare: CompareCdfs) -> Floats:
+        """Return the noise of `compare` for two distributions, shape (draws, its columns).
 
-        `a` and `b` are counts (blocks, bins); `apart` takes CDFs (rows, bins). Counts without times
-        have no known noise.
+        `a` and `b` are counts (blocks, bins). Counts without times have no known noise.
         """
-        seen = apart(cdf(a.sum(axis=0)[None, :]), cdf(b.sum(axis=0)[None, :]))
+        measured = compare(cdf(a.sum(axis=0)[None, :]), cdf(b.sum(axis=0)[None, :]))
         if self._identical(metric):
-            return np.zeros_like(seen)
+            return np.zeros_like(measured)
         timeless = len(a) < BLOCKS or len(b) < BLOCKS
         if timeless or np.count_nonzero(a.sum(axis=1) + b.sum(axis=1)) < MIN_BLOCKS:
-            return seen[:0]
-        drawn = apart(cdf(self._weights_a @ a), cdf(self._weights_b @ b))
-        drawn = (drawn - seen) * self._chi[:, None]
+            return measured[:0]
+        drawn = compare(cdf(self._weights_a @ a), cdf(self._weights_b @ b))
+        drawn = (drawn - measured) * self._chi[:, None]
         return np.asarray(drawn[np.isfinite(drawn).all(axis=1)])
 
     def _identical(self, metric: Metric) -> bool:
@@ -141,7 +140,7 @@ class Resampled:
 
 
 def _filled(pair: PairMetrics, metric: Metric) -> tuple[int, bool]:
-    """Return in how many blocks both trials have data on a metric, and whether that is enough."""
+    """Return in how many blocks both trials have values of a metric, and if they are enough."""
     if metric.scope != "flow":
         return BLOCKS, True
     counts = []
@@ -196,9 +195,9 @@ def _of_ports(ports: PortBlocks, weights: Floats) -> dict[str, Floats]:
 class Distance:
     """The distance of two distributions, its noise (draws,), and A's mean as `scale`.
 
-    `beyond` is compared with the margin, and `drawn_beyond` (draws,) are draws of its upper bound.
-    `beyond` equals `value` except for the Kolmogorov-Smirnov distance. `noise` is empty if the
-    spread is unknown; `freedom` are its degrees of freedom.
+    `beyond` is what is compared with the margin: `value` except for the Kolmogorov-Smirnov
+    distance. `drawn_beyond` (draws,) are draws of its upper bound. `noise` is empty if the spread
+    is unknown; `freedom` are its degrees of freedom, `n` counts pairs.
     """
 
     value: float
@@ -211,7 +210,7 @@ class Distance:
 
 
 class CellEstimates:
-    """The estimates of one cell's pairs, and the `interim` at which they are read."""
+    """The estimates of one cell's pairs, at the analysis `interim`."""
 
     def __init__(self, pairs: Sequence[PairMetrics], interim: InterimAnalysis = FIXED) -> None:
         self.interim = interim
@@ -226,19 +225,24 @@ class CellEstimates:
             [side.scalars.get(metric.key, math.nan) for side in (pair.a, pair.b)]
             for pair in self._pairs
         ]
-        return self._over_pairs(values, lambda one, a, b: one.means(metric, a, b))
+        return self._over_pairs(values, lambda pair, a, b: pair.means(metric, a, b))
 
     def _over_pairs(
-        self, values: Sequence[Sequence[float]], of_one: Callable[[Resampled, float, float], Means]
+        self,
+        values: Sequence[Sequence[float]],
+        of_single_pair: Callable[[Resampled, float, float], Means],
     ) -> Means | None:
-        """Return the means over the pairs with both values, those of a single pair by `of_one`."""
+        """Return the means over the pairs that have both values; None if there is none.
+
+        With a single pair of trials, `of_single_pair` makes them.
+        """
         both = np.array([value for value in values if np.isfinite(value).all()]).reshape(-1, 2)
         if not len(both):
             return None
         if self._resampled is None:
             return means_of(both[:, 0], both[:, 1])
         a, b = both[0].tolist()
-        return of_one(self._resampled, a, b)
+        return of_single_pair(self._resampled, a, b)
 
     def on_one_side(self, metric: Metric) -> str:
         """Return "A" or "B" if only that run has the metric, else ""."""
@@ -252,13 +256,13 @@ class CellEstimates:
         return "" if a == b else "A" if a else "B"
 
     def _ratio(self) -> Means | None:
-        """Return the geometric mean of the flows' ratios FCT of B / FCT of A, compared with 1."""
+        """Return the geometric mean of the flows' ratios of FCTs, B to A, compared with 1."""
         paired = [pair.paired for pair in self._pairs]
         known = [item for item in paired if item is not None and item.count.sum()]
         logs = [item.log_ratio_sum.sum() / item.count.sum() for item in known]
         return self._over_pairs(
             [(1.0, ratio) for ratio in np.exp(logs)],
-            lambda one, a, b: Means(a, b, one.ratio_covariance(b), BLOCKS - 1, 1),
+            lambda pair, a, b: Means(a, b, pair.ratio_covariance(b), BLOCKS - 1, 1),
         )
 
     def by_size(self, group: int) -> Means | None:
@@ -273,11 +277,11 @@ class CellEstimates:
             for pair in self._pairs
         ]
         return self._over_pairs(
-            values, lambda one, a, b: Means(a, b, one.group_covariance(group), BLOCKS - 1, 1)
+            values, lambda pair, a, b: Means(a, b, pair.group_covariance(group), BLOCKS - 1, 1)
         )
 
     def distance(self, metric: Metric, margin: float) -> Distance | None:
-        """Return the distance of two distributions; None if a side has no distribution."""
+        """Return the distance of two distributions; None if one side has none."""
         known = _with_counts(self._pairs, metric)
         if not known:
             return None
@@ -293,10 +297,10 @@ class CellEstimates:
         n = len(counts)
         same = all(np.array_equal(a.sum(axis=0), b.sum(axis=0)) for a, b in counts)
         if same and self._resampled is None:
-            # A and B agree in every pair: the spread between repeats does not matter
+            # A and B are equal in every pair, so the variation between repeats does not matter
             nothing = np.zeros(1)
             return Distance(0.0, nothing, 0.0, nothing, scale, freedom, n)
-        mean, drawn = self._apart(metric, counts, np.subtract)
+        mean, drawn = self._compared(metric, counts, np.subtract)
         if metric.distance == "mean":
             widths = np.diff(_edges(metric), append=np.inf)[span]
             widths[-1] = 0.0
@@ -304,22 +308,22 @@ class CellEstimates:
             beyond, drawn_beyond = value, value + noise
         else:
             value, noise = float(np.abs(mean).max()), np.abs(drawn).max(axis=1, initial=0.0)
-            mean, drawn = self._apart(metric, counts, _tolerant(margin))
+            mean, drawn = self._compared(metric, counts, _tolerant(margin))
             beyond = max(0.0, float(mean.max()))
             drawn_beyond = np.maximum(0.0, (mean + drawn).max(axis=1, initial=0.0))
         return Distance(value, noise, beyond, drawn_beyond, scale, freedom, n)
 
-    def _apart(
-        self, metric: Metric, counts: Sequence[tuple[Floats, Floats]], apart: Apart
+    def _compared(
+        self, metric: Metric, counts: Sequence[tuple[Floats, Floats]], compare: CompareCdfs
     ) -> tuple[Floats, Floats]:
-        """Return the mean of `apart` over the pairs, and its noise (draws, ...)."""
-        seen = apart(*_cdfs(counts))
-        mean = seen.mean(axis=0)
+        """Return the mean of `compare` over the pairs, and its noise (draws, ...)."""
+        of_pairs = compare(*_cdfs(counts))
+        mean = of_pairs.mean(axis=0)
         if self._resampled is not None:
-            return mean, self._resampled.noise(metric, *counts[0], apart)
+            return mean, self._resampled.noise(metric, *counts[0], compare)
         if len(counts) < 2:
-            return mean, seen[:0]
-        return mean, _studentised(seen - mean)
+            return mean, of_pairs[:0]
+        return mean, _studentised(of_pairs - mean)
 
 
 def mean_distribution(
@@ -343,8 +347,8 @@ def _with_counts(
     pairs: Sequence[PairMetrics], metric: Metric
 ) -> list[tuple[PairMetrics, Floats, Floats]]:
     """Return the pairs of which both sides have a distribution, with A's and B's counts."""
-    found = ((pair, _counts(pair.a, metric), _counts(pair.b, metric)) for pair in pairs)
-    return [(pair, a, b) for pair, a, b in found if a is not None and b is not None]
+    every = ((pair, _counts(pair.a, metric), _counts(pair.b, metric)) for pair in pairs)
+    return [(pair, a, b) for pair, a, b in every if a is not None and b is not None]
 
 
 def _counts(figures: TrialFigures, metric: Metric) -> Floats | None:
@@ -361,30 +365,31 @@ def _edges(metric: Metric) -> Floats:
     return QUEUE_EDGES_BYTES if metric.key == QUEUE_WASSERSTEIN else SLOWDOWN_EDGES
 
 
-def _tolerant(margin: float) -> Apart:
-    """Return a function: by how much does one CDF pass the other, shifted by `margin`?
+def _tolerant(margin: float) -> CompareCdfs:
+    """Return a comparison of CDFs of slowdowns that ignores slowdowns that differ by `margin`.
 
-    A value above 0 is the share of flows that a change of slowdowns by `margin` does not explain.
-    If all flows have the same slowdown and B is 1 % slower, the CDFs differ by 100 %, but this
-    distance is 0 for any margin of 1 % or more.
+    It is by how much one CDF exceeds the other one shifted by `margin`: the share of flows that a
+    change of slowdowns by `margin` does not explain. If all flows have the same slowdown and B is
+    1 % slower, the CDFs differ by 100 %, but this is 0 for any margin of 1 % or more.
     """
     bins = round(np.log1p(margin) / np.log(SLOWDOWN_EDGES[1] / SLOWDOWN_EDGES[0]))
 
-    def apart(a: Floats, b: Floats) -> Floats:
+    def excess(a: Floats, b: Floats) -> Floats:
         later_a, later_b = (
             np.concatenate([f[:, bins:], np.ones((len(f), min(bins, f.shape[1])))], axis=1)
             for f in (a, b)
         )
         return np.concatenate([b - later_a, a - later_b], axis=1)
 
-    return apart
+    return excess
 
 
 def _studentised(residuals: Floats) -> Floats:
     """Return draws (draws, bins) of the noise of the mean of `residuals` (pairs, bins).
 
-    A multiplier bootstrap: one normal multiplier per pair, and one draw of Student's denominator
-    for all bins. For a single bin this is the t-test; for several it keeps their dependence.
+    It is a multiplier bootstrap: each draw has one normal multiplier per pair, and one draw of
+    Student's denominator for all bins. For a single bin this is the t-test; for several it keeps
+    the dependence between bins.
     """
     n, rng = len(residuals), np.random.default_rng(0)
     drawn = rng.standard_normal((DRAWS, n)) @ residuals / math.sqrt(n * (n - 1))

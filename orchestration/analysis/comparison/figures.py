@@ -1,4 +1,4 @@
-"""The pictures of a comparison: what differs, distributions, flow sizes, ports and times."""
+"""The figures of a comparison: all metrics, distributions, flow sizes, ports and timelines."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from orchestration.render.figure_style import (
     size_ticks,
 )
 from orchestration.render.numbers import quantity
-from orchestration.render.page import Picture
+from orchestration.render.page import CaptionedFigure
 
 _MARGIN_COLOUR = "#e3efe3"
-# Axes of ratios end here; values beyond are drawn at the end.
+# Axes of ratios end at this factor; values beyond it are drawn at the end.
 _WIDEST = 8.0
 
 
-def forest(cell: ComparedCell, colour: str) -> Picture:
+def forest(cell: ComparedCell, colour: str) -> CaptionedFigure:
     """Draw each metric's relative difference with its interval, over its margin."""
     drawn = [item for item in cell.metrics if math.isfinite(item.interval.relative)][::-1]
     figure = base_figure(height=86 + 34 * len(drawn))
@@ -55,12 +55,12 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
         ends += _estimate(figure, row, item, colour)
     ratio_axes(figure, "B against A", ends, [-0.6, len(drawn) - 0.2])
     count = sum(item.verdict == DIFFERENT for item in drawn)
-    return Picture(
+    return CaptionedFigure(
         f"{count} of {len(drawn)} metrics {'differs' if count == 1 else 'differ'} by more than "
         f"{'its' if count == 1 else 'their'} margin",
-        "Difference relative to A with its 95% interval, on a log axis; green: the margin within "
-        "which it does not matter. Filled: different. Ringed: equivalent. Grey: not enough data. "
-        "A distance between distributions is never below 0.",
+        "Difference relative to A with its 95% interval, on a log axis. Green: the margin. Filled "
+        "points: different. Open points in colour: equivalent. Grey points: not enough data. A "
+        "distance between distributions is never below 0.",
         figure,
     )
 
@@ -81,11 +81,11 @@ def _margin(figure: Figure, row: int, item: MetricVerdict) -> list[float]:
 
 
 def _estimate(figure: Figure, row: int, item: MetricVerdict, colour: str) -> list[float]:
-    got = item.interval
+    interval = item.interval
     shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
-    ratio = _within(1 + got.relative)
-    known = math.isfinite(got.relative_low)
-    ends = [_within(1 + end) for end in (got.relative_low, got.relative_high)] if known else []
+    ratio = _within(1 + interval.relative)
+    bounds = (interval.relative_low, interval.relative_high)
+    ends = [_within(1 + end) for end in bounds] if math.isfinite(bounds[0]) else []
     says = f"{item.metric.short_label}: {sentences.difference(item)}<br>{item.verdict}"
     estimate_row(figure, row, ratio, ends, shade, filled=item.verdict == DIFFERENT, says=says)
     row_name(figure, row, item.metric.short_label)
@@ -96,12 +96,12 @@ def _within(ratio: float) -> float:
     return min(_WIDEST, max(1 / _WIDEST, ratio))
 
 
-def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
+def slowdown_cdf(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw the slowdown distributions of both runs."""
-    found = mean_distribution(cell.pairs, METRICS[SLOWDOWN_WASSERSTEIN])
-    if found is None:
+    distribution = mean_distribution(cell.pairs, METRICS[SLOWDOWN_WASSERSTEIN])
+    if distribution is None:
         return None
-    edges, *shares = found
+    edges, *shares = distribution
     figure = base_figure(height=340)
     top = 1.0
     for name, share in zip(colours, shares, strict=True):
@@ -112,20 +112,23 @@ def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         figure.add_trace(trace)
         top = max(top, float(edges[np.searchsorted(share, 0.9999)]))
     low = float(edges[min(np.searchsorted(share, 1e-6) for share in shares)])
-    apart = np.abs(shares[1] - shares[0])
-    worst = int(np.argmax(apart))
-    if apart[worst] > 0:
+    gaps = np.abs(shares[1] - shares[0])
+    worst = int(np.argmax(gaps))
+    if gaps[worst] > 0:
         at = [float(edges[worst])] * 2
         figure.add_trace(line(at, [float(s[worst]) for s in shares], INK, 2))
     figure.update_xaxes(type="log", range=[math.log10(low), math.log10(top * 1.05)])
     figure.update_xaxes(**log_axis("slowdown", low, top))
     figure.update_yaxes(title="share of flows up to x", range=[0, 1.01], tickformat=".0%")
-    where = f"; farthest apart, {100 * apart[worst]:.1f} points, at {edges[worst]:.2f}"
-    return Picture(
+    widest = (
+        f" The widest gap is {100 * gaps[worst]:.1f} percentage points, at {edges[worst]:.2f} "
+        "(black: the Kolmogorov-Smirnov distance)."
+    )
+    return CaptionedFigure(
         f"Half of the flows have a slowdown of up to {_median(edges, shares[0])} in A, "
         f"{_median(edges, shares[1])} in B",
-        "Distribution of the slowdown over all flows, mean over repeats"
-        + (where + " (black: the Kolmogorov-Smirnov distance)." if apart[worst] > 0 else "."),
+        "Distribution of the slowdown over all flows, mean over repeats."
+        + (widest if gaps[worst] > 0 else ""),
         figure,
     )
 
@@ -140,12 +143,12 @@ def _changes(share: Floats) -> np.ndarray:
     return np.flatnonzero(rises[:-1] | rises[1:])
 
 
-def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
+def queue_ccdf(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw the share of queue samples longer than x in both runs."""
-    found = mean_distribution(cell.pairs, METRICS[QUEUE_WASSERSTEIN])
-    if found is None:
+    distribution = mean_distribution(cell.pairs, METRICS[QUEUE_WASSERSTEIN])
+    if distribution is None:
         return None
-    edges, *shares = found
+    edges, *shares = distribution
     span = queue_span(cell.pairs[0].a.trial.facts)
     figure = base_figure(height=340)
     floor, longest = 0.1, 2e3
@@ -162,7 +165,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         return None
     queue_share_axes(figure, floor, longest, room=1.3)
     p99 = [float(edges[int(np.searchsorted(share, 0.99))]) for share in shares]
-    return Picture(
+    return CaptionedFigure(
         f"1% of the time a queue is longer than {quantity(p99[0], 'bytes')} in A, "
         f"{quantity(p99[1], 'bytes')} in B"
         if any(p99)
@@ -172,7 +175,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     )
 
 
-def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
+def by_size(cell: ComparedCell, colours: Colours) -> list[CaptionedFigure]:
     """Draw the mean slowdown by flow size in both runs, and its relative difference."""
     sizes = cell.subgroups.sizes
     if not sizes:
@@ -186,7 +189,7 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
         both.add_trace(trace)
     every = [value for column in columns for value in column]
     both.update_yaxes(**log_axis("mean slowdown", min(every), max(every)))
-    apart = base_figure(height=330)
+    relative = base_figure(height=330)
     middle, low, high = (
         100 * np.array([getattr(group.interval, name) for group in sizes])
         for name in ("relative", "relative_low", "relative_high")
@@ -195,7 +198,7 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
         (item.margin for item in cell.metrics if item.metric.family == "slowdown_mean"), 0.1
     )
     ends = np.array([-0.5, len(sizes) - 0.5])
-    apart.add_trace(band(ends, np.full(2, -margin), np.full(2, margin), "#009E73"))
+    relative.add_trace(band(ends, np.full(2, -margin), np.full(2, margin), "#009E73"))
     trace = line(groups, middle, colours["B"])
     trace.update(
         mode="markers",
@@ -211,20 +214,22 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
         customdata=[group.flows for group in sizes],
         hovertemplate="%{y:+.1f}%, %{customdata} flows<extra></extra>",
     )
-    apart.add_trace(trace)
-    apart.add_hline(y=0, line={"color": INK, "width": 1})
+    relative.add_trace(trace)
+    relative.add_hline(y=0, line={"color": INK, "width": 1})
     shown = np.clip(np.concatenate([middle, low, high, [-margin, margin]]), -100, 300)
-    apart.update_yaxes(title="B against A, %", range=padded(shown.tolist()))
-    for figure in (both, apart):
+    relative.update_yaxes(title="B against A, %", range=padded(shown.tolist()))
+    for figure in (both, relative):
         flow_size_axis(figure, [group.upto_bytes for group in sizes], room=0.5)
     sure = sum(group.surely_differs for group in sizes)
     return [
-        Picture("Mean slowdown by flow size", "A tenth of all flows a point.", both),
-        Picture(
-            f"In {sure} of {len(sizes)} groups of flow sizes the difference is surely not 0",
-            "Relative difference of the mean slowdown with its 95% interval, one by one. Green: "
-            "the margin.",
-            apart,
+        CaptionedFigure(
+            "Mean slowdown by flow size", "Each point is about a tenth of all flows.", both
+        ),
+        CaptionedFigure(
+            f"In {sure} of {len(sizes)} groups of flow sizes the interval excludes 0",
+            "Relative difference of the mean slowdown with its 95% interval, which is not "
+            "corrected for the number of groups. Green: the margin.",
+            relative,
         ),
     ]
 
@@ -238,7 +243,7 @@ _ROWS = {
 }
 
 
-def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
+def timelines(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw queues, utilisation and marks over time in both runs, each with the difference."""
     lines = cell.subgroups.timelines
     if not lines:
@@ -246,7 +251,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
     figure = Figure(2 * len(lines), heights=[0.6, 0.4] * len(lines), gap=0.025)
     base_figure(height=90 + 210 * len(lines), right=16, figure=figure)
     for number, aligned in enumerate(lines):
-        title, scale, unit = _ROWS[aligned.name]
+        name_of_row, scale, unit = _ROWS[aligned.name]
         t_ms = aligned.t_ns / 1e6
         row = 2 * number + 1
         for name, values in (("A", aligned.a), ("B", aligned.b)):
@@ -260,26 +265,27 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
         trace = line(t_ms, scale * aligned.difference, INK, 1.4)
         trace["hovertemplate"] = f"B - A: %{{y:+.4g}} {unit}<extra></extra>"
         figure.add_trace(trace, row=row + 1)
-        corner_name(figure, row, f"<b>{title}, {unit}</b>")
+        corner_name(figure, row, f"<b>{name_of_row}, {unit}</b>")
         corner_name(figure, row + 1, "B − A")
     parted = cell.subgroups.parted_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
     time_axis(figure, 2 * len(lines))
-    when = "Links and marks over time"
+    title = "Links and marks over time"
     if math.isfinite(parted):
-        when = f"The queues part at {format_duration(parted)}"
+        title = f"The queues first differ at {format_duration(parted)}"
     elif any(aligned.name == "queued_bytes" for aligned in lines):
-        when = "The queues never part"
-    return Picture(
-        when,
-        "Mean over repeats, on one clock. Black: B minus A, with its 95% interval where there are "
-        "repeats. Dashed: where the queues first differ by a tenth for three samples on end.",
+        title = "The queues never differ"
+    return CaptionedFigure(
+        title,
+        "Mean over repeats at the same times. Black: B minus A, with its 95% interval if there are "
+        "several pairs. Dashed: when the queues first differ by a tenth for three samples in a "
+        "row.",
         figure,
     )
 
 
-def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
+def ports(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
     """Draw the mean lengths of the queues that differ most between the runs."""
     gaps = [gap for gap in cell.subgroups.ports if gap.gap_bytes][:_PORTS][::-1]
     if not gaps:
@@ -310,7 +316,7 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
     )
     named_rows(figure, [-0.6, len(gaps) - 0.2])
     maximum = cell.subgroups.ports[0]
-    return Picture(
+    return CaptionedFigure(
         f"{maximum.label} differs most: {format_size(maximum.queue_a_bytes)} in A, "
         f"{format_size(maximum.queue_b_bytes)} in B",
         f"The {len(gaps)} queues whose mean length differs most, mean over repeats.",

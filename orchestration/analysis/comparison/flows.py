@@ -32,8 +32,8 @@ def histogram(cell: Ints, values: Floats, edges: Floats, shape: tuple[int, ...])
     The first bin also holds smaller values, the last bin larger ones.
     """
     bins = len(edges)
-    place = np.minimum(np.searchsorted(edges, values), bins - 1)
-    return block_counts(cell * bins + place, None, (*shape, bins))
+    bin_of = np.minimum(np.searchsorted(edges, values), bins - 1)
+    return block_counts(cell * bins + bin_of, None, (*shape, bins))
 
 
 def quantiles(counts: Floats, edges: Floats, shares: tuple[float, ...]) -> Floats:
@@ -46,8 +46,8 @@ def quantiles(counts: Floats, edges: Floats, shares: tuple[float, ...]) -> Float
         return np.full((len(counts), len(shares)), np.nan)
     reached = np.cumsum(counts[:, filled], axis=1)
     total = reached[:, -1:]
-    places = [np.argmax(reached >= share * total * (1 - 1e-12), axis=1) for share in shares]
-    return np.asarray(np.where(total > 0, edges[filled][np.stack(places, axis=1)], np.nan))
+    columns = [np.argmax(reached >= share * total * (1 - 1e-12), axis=1) for share in shares]
+    return np.asarray(np.where(total > 0, edges[filled][np.stack(columns, axis=1)], np.nan))
 
 
 def cdf(counts: Floats) -> Floats:
@@ -58,15 +58,15 @@ def cdf(counts: Floats) -> Floats:
 
 
 CLASSES = tuple(klass for klass in SIZE_CLASSES if klass != "all")
-# Flows this much faster than an idle path allows mean that the numbers are in another unit.
+# A median FCT below this share of the ideal means that the times are in another unit.
 _IMPOSSIBLE = 0.5
 
 
 @dataclass(frozen=True)
 class TrialFlows:
-    """The flows of one trial, shapes (flows,), ordered by `flow_id`; `fct_ns` of finished flows.
+    """The flows of one trial, shapes (flows,), ordered by `flow_id`.
 
-    `done` are those that finished, and count: flows of a warm-up do not.
+    `done` marks finished flows that started after the warm-up; only these have a valid `fct_ns`.
     """
 
     flow_id: Ints
@@ -131,8 +131,8 @@ def read_flows(trial: TrialResult) -> TrialFlows:
     if len(fct) and np.median(fct / ideal) < _IMPOSSIBLE:
         raise InputError.single(
             where,
-            f"the median flow takes {np.median(fct / ideal):.3g} of its ideal time: fct_ns is not "
-            "in nanoseconds, or ideal_ns is not this fabric's",
+            f"the median FCT is {np.median(fct / ideal):.3g} of the ideal FCT: fct_ns is not in "
+            "nanoseconds, or ideal_ns is not that of this fabric",
             "bring the times into nanoseconds and import the run again",
         )
     return TrialFlows(
@@ -194,30 +194,34 @@ def pair_flows(a: TrialFlows, b: TrialFlows, measured_ns: tuple[int, int]) -> Pa
 
 
 def _common(a: TrialFlows, b: TrialFlows) -> tuple[Ints, Ints, int]:
-    """Return the places of the flows that are in both, and how many have only the number alike."""
+    """Return the indices in `a` and in `b` of the flows that are in both.
+
+    The third value counts flows with the same number whose size, start, source or destination
+    differs.
+    """
     if np.array_equal(a.flow_id, b.flow_id):
         first = second = np.arange(len(a))
     else:
         _, first, second = np.intersect1d(a.flow_id, b.flow_id, return_indices=True)
-    alike = (
+    equal = (
         (a.start_ns[first] == b.start_ns[second])
         & (a.size_bytes[first] == b.size_bytes[second])
         & (a.src[first] == b.src[second])
         & (a.dst[first] == b.dst[second])
     ).astype(bool)
-    return first[alike], second[alike], int(len(alike) - np.count_nonzero(alike))
+    return first[equal], second[equal], int(len(equal) - np.count_nonzero(equal))
 
 
 def with_ideal_times_of(flows: TrialFlows, other: TrialFlows) -> tuple[TrialFlows, float]:
-    """Return flows with the ideal times that `other` has of the same flows.
+    """Return flows with the ideal FCTs that `other` has for the same flows.
 
-    Also returns by what share at most their own were longer (or shorter: below 0).
+    The second value is the largest share by which their own were longer; below 0 if shorter.
     """
     first, second, _ = _common(flows, other)
     ideal = flows.ideal_ns.copy()
     ideal[first] = other.ideal_ns[second]
-    apart = flows.ideal_ns / ideal - 1
-    maximum = float(apart[np.argmax(np.abs(apart))]) if len(apart) else 0.0
+    excess = flows.ideal_ns / ideal - 1
+    maximum = float(excess[np.argmax(np.abs(excess))]) if len(excess) else 0.0
     return replace(flows, ideal_ns=ideal), maximum
 
 

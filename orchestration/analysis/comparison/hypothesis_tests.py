@@ -1,4 +1,4 @@
-"""Judges every metric of a comparison: difference, interval, verdict, repeats needed."""
+"""Tests every metric of a comparison: difference, interval, verdict, repeats needed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from orchestration.analysis.statistics import holm
 class MetricVerdict:
     """One metric of one cell, with its verdict.
 
-    `a` and `b` are means over pairs; a distance has no `a`. `p_zero` is corrected by Holm's method,
-    `p_beyond` is the equivalence test's. `repeats` is how many would settle an open verdict; None
-    if over 1,000, unknown, or settled. `n` counts pairs.
+    `a` and `b` are means over pairs, NaN for a distance. `margin` is a share of A, `allowed` the
+    same in the metric's unit. `p_zero` is corrected by Holm's method, `p_beyond` is that of the
+    equivalence test. `repeats` is how many in total would settle an open verdict; None if there are
+    over 1,000, if that is unknown, or for a settled verdict. `n` counts pairs.
     """
 
     cell: str
@@ -58,16 +59,18 @@ class MetricVerdict:
         return self.interval.difference == self.interval.low == self.interval.high == 0
 
 
-# A metric before Holm's correction, the spread of one repeat, and what is compared with the margin.
+# A metric before Holm's correction, the standard deviation of one repeat's difference, and the
+# value that is compared with the margin.
 _Draft = tuple[MetricVerdict, float, float]
 
 
 def assess_metrics(
     cells: Sequence[tuple[str, CellEstimates]], margins: Margins
 ) -> list[MetricVerdict]:
-    """Judge every metric of all cells; together they are one family for Holm's correction.
+    """Return the verdicts on all metrics of all cells, given as (label, estimates).
 
-    Leaves out metrics that no cell has on both sides.
+    All metrics together are one family for Holm's correction. A metric that a cell does not have on
+    both sides is left out there.
     """
     drafts = []
     for label, estimates in cells:
@@ -86,12 +89,12 @@ def assess_metrics(
 def _settled(draft: _Draft, p_zero: float, family: int) -> MetricVerdict:
     tested, spread, beyond = draft
     tests = PValues(tested.p_zero, tested.p_beyond, tested.allowed)
-    found = verdict(beyond, tests, p_zero)
+    result = verdict(beyond, tests, p_zero)
     repeats = None
-    if found == UNDECIDED:
+    if result == UNDECIDED:
         repeats = repeats_needed(beyond, spread, tested.allowed, family)
         repeats = max(repeats, tested.n + 1) if repeats is not None else None
-    return dataclasses.replace(tested, p_zero=p_zero, verdict=found, repeats=repeats)
+    return dataclasses.replace(tested, p_zero=p_zero, verdict=result, repeats=repeats)
 
 
 def _of_means(
@@ -108,10 +111,11 @@ def _of_means(
 def _of_distance(
     cell: str, metric: Metric, distance: Distance, margin: float, interim: InterimAnalysis
 ) -> _Draft:
-    """Judge a norm of the difference of two distributions.
+    """Return the verdict, before Holm's correction, on a distance between two distributions.
 
-    By the triangle inequality, the true distance differs from the measured one by at most the norm
-    of the noise. It has one side only, and is read at the `interim`'s level.
+    The distance is a norm of their difference. By the triangle inequality, the true distance
+    differs from the measured one by at most the norm of the noise. Its test has one side only, at
+    the level of `interim`.
     """
     value, noise = distance.value, distance.noise
     absolute = metric.distance == "cdf"
@@ -130,7 +134,7 @@ def _of_distance(
         cell, metric, math.nan, math.nan, Interval(value, low, high, *relative), margin, allowed,
         p_zero, p_beyond, UNDECIDED, None, distance.n,
     )  # fmt: skip
-    # the spread of one repeat that would give this interval
+    # the standard deviation of one repeat that would give this interval
     t = student_t.quantile(distance.freedom, 1 - SIGNIFICANCE)
     beyond = float(np.quantile(distance.drawn_beyond, 1 - SIGNIFICANCE)) if known else math.nan
     spread = (beyond - distance.beyond) / t * math.sqrt(distance.n)
@@ -138,7 +142,7 @@ def _of_distance(
 
 
 def _tail(noise: np.ndarray, value: float, freedom: float) -> float:
-    """Return the chance of noise as large as `value`; beyond the draws, by Student's t."""
+    """Return the probability of noise of `value` or more; beyond the draws, by Student's t."""
     if not noise.any():
         return 1.0 if value == 0 else 0.0
     share = float(np.mean(noise >= value))

@@ -1,4 +1,4 @@
-"""Measurements of two trials' switch ports: where they first differ, and both on one clock."""
+"""Measurements of two trials' switch ports: when queues first differ, and timelines aligned."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _share(part: Floats, whole: Floats, *, known: np.ndarray) -> Floats:
 
 
 def _after_first(values: Floats) -> Floats:
-    """Assign values of intervals to the samples that end them; NaN for the first sample."""
+    """Return the values of intervals at the samples that end them; NaN for the first sample."""
     return np.concatenate(([np.nan], values))
 
 
@@ -180,8 +180,8 @@ _SAMPLES, _SHARE, _MIN_BYTES = 3, 0.1, 3_000
 class PortParting:
     """Two trials on the same ports: names and kinds of the queues, and when they first differ.
 
-    `parted_ns` is the time of the first difference (None: never), at queue `parted_at`.
-    `identical`: all samples are equal.
+    `parted_ns` is the time of the first difference, None if there is none; `parted_at` is the queue
+    that differs most then. `identical` means that all samples are equal.
     """
 
     labels: tuple[str, ...]
@@ -192,25 +192,28 @@ class PortParting:
 
 
 def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
-    """Return where two trials' ports first differ; None, with a note, for different ports."""
+    """Return when two trials' queues first differ.
+
+    Return None, and add to `notes`, if their testbeds have different ports.
+    """
     testbed, other = trials[0].testbed, trials[1].testbed
     labels = tuple(
         f"{queue.label} to {testbed.peer_device(queue).name}" for queue in testbed.queues
     )
     if [queue.label for queue in testbed.queues] != [queue.label for queue in other.queues]:
         notes.append(
-            f"the testbeds have other ports ({testbed.name}: {len(testbed.queues)} queues, "
-            f"{other.name}: {len(other.queues)}): no port is compared with its twin"
+            f"the testbeds '{testbed.name}' ({len(testbed.queues)} queues) and '{other.name}' "
+            f"({len(other.queues)} queues) have different ports, so single ports are not compared"
         )
         return None
     first, second = (measured_samples(trial.ports, trial.spec.measured_ns) for trial in trials)
-    parted_ns, place = _parted(first, second)
+    parted_ns, queue_index = _parted(first, second)
     names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
     return PortParting(
         labels=labels,
         kinds=tuple(_kind(testbed, queue) for queue in testbed.queues),
         parted_ns=parted_ns,
-        parted_at=labels[place] if parted_ns is not None else "",
+        parted_at=labels[queue_index] if parted_ns is not None else "",
         identical=all(np.array_equal(getattr(first, n), getattr(second, n)) for n in names),
     )
 
@@ -229,28 +232,28 @@ def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
     if not known.any():
         return None, 0
     upto = int(np.searchsorted(a.t_ns, b.t_ns[-1], side="right"))
-    ours, t_ns = a.qlen_bytes[:upto], a.t_ns[:upto]
-    apart = np.abs(at_times(b.t_ns, b.qlen_bytes, t_ns) - ours) * known
-    bound = max(_MIN_BYTES, _SHARE * float((ours * known).sum(axis=1).mean()) if upto else 0)
-    beyond = apart.sum(axis=1) > bound
+    queues_a, t_ns = a.qlen_bytes[:upto], a.t_ns[:upto]
+    gaps = np.abs(at_times(b.t_ns, b.qlen_bytes, t_ns) - queues_a) * known
+    bound = max(_MIN_BYTES, _SHARE * float((queues_a * known).sum(axis=1).mean()) if upto else 0)
+    beyond = gaps.sum(axis=1) > bound
     run = np.convolve(beyond, np.ones(_SAMPLES), "valid") if len(beyond) >= _SAMPLES else beyond
-    found = np.flatnonzero(run >= min(_SAMPLES, len(beyond)))
-    if not len(found):
+    starts = np.flatnonzero(run >= min(_SAMPLES, len(beyond)))
+    if not len(starts):
         return None, 0
-    at = int(found[0])
-    return int(t_ns[at]), int(np.argmax(apart[at]))
+    at = int(starts[0])
+    return int(t_ns[at]), int(np.argmax(gaps[at]))
 
 
-def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
-    """Return samples (samples, queues) at other times by linear interpolation."""
-    if np.array_equal(t_ns, wanted_ns):
+def at_times(t_ns: Ints, values: Ints, target_ns: Ints) -> Floats:
+    """Return samples (samples, queues) at the times `target_ns` by linear interpolation."""
+    if np.array_equal(t_ns, target_ns):
         return values.astype(np.float64)
-    columns = [np.interp(wanted_ns, t_ns, column) for column in values.T]
+    columns = [np.interp(target_ns, t_ns, column) for column in values.T]
     return np.stack(columns, axis=1)
 
 
-# The most points a picture can show.
-_POINTS = 400
+# The largest number of points that a figure can show.
+_MAX_POINTS = 400
 # The quantities that are aligned over time.
 SERIES = ("queued_bytes", "utilisation", "marked_share")
 
@@ -286,7 +289,7 @@ def align(
     end_ns = min(int(line.t_ns[-1]) for line in every)
     begin_ns = max(int(line.t_ns[0]) for line in every)
     period = max(float(np.median(np.diff(line.t_ns))) for line in every)
-    points = int(min(_POINTS, (end_ns - begin_ns) // period))
+    points = int(min(_MAX_POINTS, (end_ns - begin_ns) // period))
     if points < 2:
         return []
     edges = np.linspace(begin_ns, end_ns, points + 1)
@@ -298,12 +301,12 @@ def _aligned(
     name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, interim: InterimAnalysis
 ) -> AlignedTimeline:
     a, b = (np.stack([_binned(both[side], name, edges) for both in lines]) for side in (0, 1))
-    apart, n = b - a, len(lines)
-    mean = apart.mean(axis=0)
+    differences, n = b - a, len(lines)
+    mean = differences.mean(axis=0)
     half = np.full(len(mean), np.nan)
     if n > 1:
         t = student_t.quantile(n - 1, 1 - interim.level / 2)
-        half = t * apart.std(axis=0, ddof=1) / np.sqrt(n)
+        half = t * differences.std(axis=0, ddof=1) / np.sqrt(n)
     middle = (edges[1:] + edges[:-1]) / 2
     return AlignedTimeline(
         name, middle, a.mean(axis=0), b.mean(axis=0), mean, mean - half, mean + half
@@ -313,9 +316,9 @@ def _aligned(
 def _binned(line: Timeline, name: str, edges: Floats) -> Floats:
     values = np.asarray(getattr(line, name))
     known = np.isfinite(values) & (line.t_ns >= edges[0]) & (line.t_ns <= edges[-1])
-    place = np.clip(np.searchsorted(edges, line.t_ns[known], side="right") - 1, 0, len(edges) - 2)
-    count = np.bincount(place, minlength=len(edges) - 1)
-    total = np.bincount(place, values[known], minlength=len(edges) - 1)
+    bin_of = np.clip(np.searchsorted(edges, line.t_ns[known], side="right") - 1, 0, len(edges) - 2)
+    count = np.bincount(bin_of, minlength=len(edges) - 1)
+    total = np.bincount(bin_of, values[known], minlength=len(edges) - 1)
     filled = np.flatnonzero(count)
     if not len(filled):
         return np.full(len(count), np.nan)

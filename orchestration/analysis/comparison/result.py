@@ -1,4 +1,7 @@
-"""A whole comparison of two runs: pairs, verdicts, where they differ, and likely causes."""
+"""A comparison of two runs: pairs of trials, verdicts, subgroups, and likely causes.
+
+The subgroups are flow sizes, ports and parts of the time in which the runs differ.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _EIGHTHS = 8
 
 @dataclass(frozen=True)
 class SizeGroup:
-    """Flows of up to `upto_bytes`: their number in A, mean slowdowns, and the difference."""
+    """A group of flow sizes, up to `upto_bytes`: its flows in A, mean slowdowns, the difference."""
 
     upto_bytes: float
     flows: int
@@ -77,13 +80,13 @@ class PortGap:
 
 @dataclass(frozen=True)
 class Subgroups:
-    """Where the pairs of a cell differ.
+    """Where the pairs of a cell differ: by flow size, by port, over time.
 
     `sizes` are ordered by flow size, `ports` by the difference of their queues, largest first.
     `parted_ns` is the median time at which queues first differ, over the `parted_pairs` pairs in
-    which they do; `parted_at` is the most common queue. `apart_ns` is the eighth of the time in
-    which the queued bytes differ most, and `apart_bytes` the mean difference there; `apart_ns` is
-    None without ports.
+    which they do; `parted_at` is the queue at which most pairs first do. `apart_ns` is the eighth
+    of the time in which the queued bytes differ most, None without ports, and `apart_bytes` the
+    mean difference in it.
     """
 
     sizes: tuple[SizeGroup, ...]
@@ -107,7 +110,7 @@ def find_subgroups(
     ]
     lines = [(p.a.ports.timeline, p.b.ports.timeline) for p in pairs if p.a.ports and p.b.ports]
     timelines = tuple(align(lines, estimates.interim))
-    apart_ns, apart_bytes = _eighth(timelines)
+    apart_ns, apart_bytes = _widest_eighth(timelines)
     names = [name for _, name in times]
     return Subgroups(
         sizes=tuple(_sizes(pairs, estimates, size_edges)),
@@ -152,7 +155,10 @@ def _ports(pairs: Sequence[PairMetrics]) -> list[PortGap]:
     return sorted(sure, key=lambda gap: -abs(gap.gap_bytes))
 
 
-def _eighth(timelines: Sequence[AlignedTimeline]) -> tuple[tuple[float, float] | None, float]:
+def _widest_eighth(
+    timelines: Sequence[AlignedTimeline],
+) -> tuple[tuple[float, float] | None, float]:
+    """Return in which eighth of the time the queued bytes differ most, and by how much."""
     queued = next((line for line in timelines if line.name == "queued_bytes"), None)
     if queued is None or len(queued.t_ns) < _EIGHTHS:
         return None, math.nan
@@ -169,9 +175,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ComparedCell:
-    """One cell of both runs: its pairs, verdicts, places and causes.
+    """One cell of both runs: its pairs, verdicts, subgroups and likely causes.
 
-    `not_compared` are the metrics that only one run has.
+    `paired_by` says by what trials were paired. `not_compared` are the metrics that only one run
+    has, with the run's letter.
     """
 
     label: str
@@ -185,7 +192,7 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Run B compared with run A. Each of `notes` says once what was left out or not comparable."""
+    """Run B compared with run A. `notes` say what was excluded or could not be compared."""
 
     a: Run
     b: Run
@@ -202,12 +209,15 @@ class RunComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The overall verdict: different if any is, equivalent if all are and none is missing."""
-        found = {item.verdict for item in self.metrics}
-        if DIFFERENT in found:
+        """The overall verdict.
+
+        It is "different" if any metric is, and "equivalent" if all are and both runs have them all.
+        """
+        verdicts = {item.verdict for item in self.metrics}
+        if DIFFERENT in verdicts:
             return DIFFERENT
         missing = any(cell.not_compared for cell in self.cells)
-        return EQUIVALENT if found == {EQUIVALENT} and not missing else UNDECIDED
+        return EQUIVALENT if verdicts == {EQUIVALENT} and not missing else UNDECIDED
 
     def count(self, verdict: Verdict) -> int:
         """Return how many metrics have a verdict."""
@@ -232,9 +242,9 @@ def compare_runs(
     total = sum(len(cell.pairs) for pairing in pairings for cell in pairing.cells)
     done = itertools.count(1)
     return [
-        _Work(reference, other, margins, lambda: progress(next(done), total)).result(
-            pairing.cells, pairing.unpaired
-        )
+        _ComparisonInProgress(
+            reference, other, margins, lambda: progress(next(done), total)
+        ).result(pairing.cells, pairing.unpaired)
         for other, pairing in zip(others, pairings, strict=True)
     ]
 
@@ -244,18 +254,21 @@ def _nothing(a: Run, b: Run) -> Problem:
         if not run.trials:
             return Problem(
                 str(run.folder),
-                f"none of its {len(run.invalid)} trials is valid: nothing can be compared",
-                f"`closloop report {run.folder}` says why; run the campaign again",
+                f"none of its {len(run.invalid)} trials is valid, so nothing can be compared",
+                f"`closloop report {run.folder}` gives the reasons; run the campaign again",
             )
     return Problem(
         f"{a.folder} and {b.folder}",
-        "have no cell in common: other factors, and several tuners each",
-        "compare two trials by their own folders",
+        "have no cell in common: their factors differ, and each has several tuners",
+        "to compare two trials, give the folders of the trials",
     )
 
 
-class _Work:
-    """One comparison in progress. Trials are read pair by pair, and their tables released."""
+class _ComparisonInProgress:
+    """Compares one run with the reference.
+
+    Trials are read pair by pair; the tables of a pair are released before the next one is read.
+    """
 
     def __init__(self, a: Run, b: Run, margins: Margins, step: Callable[[], None]) -> None:
         self._a, self._b, self._margins, self._step = a, b, margins, step
@@ -280,17 +293,17 @@ class _Work:
             raise InputError([Problem("compare", note) for note in dict.fromkeys(self._notes)])
         compared = []
         for cell, known, (pairs, edges, settings) in zip(cells, estimates, read, strict=True):
-            mine = tuple(item for item in tested if item.cell == cell.label)
+            of_cell = tuple(item for item in tested if item.cell == cell.label)
             sides = [(metric, known.on_one_side(metric)) for metric in METRICS.between_runs]
             compared.append(
                 ComparedCell(
                     cell.label,
                     cell.paired_by,
                     tuple(pairs),
-                    mine,
+                    of_cell,
                     tuple((metric, side) for metric, side in sides if side),
                     find_subgroups(pairs, known, edges),
-                    tuple(causes_of(*settings, mine)),
+                    tuple(causes_of(*settings, of_cell)),
                 )
             )
         speeds = [speed_of(trials) for trials in self._hops]
@@ -317,20 +330,24 @@ class _Work:
         assert edges is not None
         if why := why_identical(trial.stamp for pair in cell.pairs for trial in pair):
             self._notes.append(f"{cell.label}: {why}, so thresholds make no difference")
-        about = "all replays have one parent: the intervals are of the replays alone"
-        self._notes += [f"{cell.label}: {about}"] if cell.shared else []
+        if cell.shared:
+            self._notes.append(
+                f"{cell.label}: all replays have the same parent, so the intervals include the "
+                "variation between replays only"
+            )
         if len(pairs) == 1:
             self._notes.append(
-                f"{cell.label}: one pair of trials: intervals are a block bootstrap over eight "
-                "parts of its time, and do not know how much repeats differ"
+                f"{cell.label}: there is one pair of trials. Its intervals come from a block "
+                "bootstrap over eight parts of the trials' time. They do not include the variation "
+                "between repeats"
             )
         return pairs, edges, (settings[0], settings[1])
 
 
 def _about(run: Run) -> list[str]:
-    """Return notes on the trials of a run that were left out."""
+    """Return notes on the trials of a run that are excluded: unreadable and invalid ones."""
     notes = [f"{run.letter}: {problem.text}" for problem in run.problems]
     for trial in run.invalid:
         reasons = "; ".join(r.text for r in trial.stamp.reasons if r.severity == "invalid")
-        notes.append(f"{run.letter}: {trial.folder.name} is invalid and left out: {reasons}")
+        notes.append(f"{run.letter}: {trial.folder.name} is invalid and excluded: {reasons}")
     return notes

@@ -53,7 +53,7 @@ class Run:
 
 @dataclass(frozen=True)
 class PairedCell:
-    """The pairs (A, B) of one cell; `paired_by` says how; `shared` if all have the same A."""
+    """The pairs (A, B) of one cell, and by what they were paired; `shared` if all have one A."""
 
     label: str
     pairs: tuple[tuple[TrialResult, TrialResult], ...]
@@ -62,7 +62,7 @@ class PairedCell:
 
     @property
     def interim(self) -> InterimAnalysis:
-        """The look at which intervals are read, if a run had several: the more cautious run's."""
+        """The interim analysis at which intervals are read: that of the more cautious run."""
         sides = []
         for side in zip(*self.pairs, strict=True):
             planned = read_interim_analyses(side[0].folder.parent)
@@ -83,7 +83,7 @@ class Pairing:
 def open_runs(folders: Sequence[Path]) -> list[Run]:
     """Return the runs of `folders`, lettered in order.
 
-    Raises InputError naming every folder without a trial, or without a readable one.
+    Raises InputError that names every folder without trials, and every one without readable trials.
     """
     if len(folders) < 2:
         raise InputError.single(
@@ -95,8 +95,8 @@ def open_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def _open(letter: str, folder: Path) -> Run:
-    places = trial_folders(folder)
-    if not places:
+    folders = trial_folders(folder)
+    if not folders:
         if folder.is_dir():
             what, remedy = (
                 "holds no finished trial",
@@ -106,7 +106,7 @@ def _open(letter: str, folder: Path) -> Run:
             what = "there is no such folder"
             remedy = "give a run folder: runs/<campaign>, or one trial's"
         raise InputError.single(str(folder), what, remedy)
-    trials, problems = read_each(places)
+    trials, problems = read_each(folders)
     if not trials:
         raise InputError(problems)
     return Run(
@@ -187,9 +187,9 @@ class _Pairs:
         cells = []
         for pairs in groups.values():
             a, b = pairs[0]
-            one = len({first.spec.id for first, _ in pairs}) == 1 and len(pairs) > 1
+            shared = len({first.spec.id for first, _ in pairs}) == 1 and len(pairs) > 1
             label = self._labels(self._cell(0, a), self._cell(1, b))
-            cells.append(PairedCell(label, tuple(pairs), "each replay with its parent", one))
+            cells.append(PairedCell(label, tuple(pairs), "the replay's parent", shared))
         return cells
 
     def _within(
@@ -198,17 +198,17 @@ class _Pairs:
         label = self._labels(*cells)
         seeds = {trial.spec.seed: trial for trial in b}
         pairs = [(trial, seeds[trial.spec.seed]) for trial in a if trial.spec.seed in seeds]
-        how = "the same seeds"
+        paired_by = "seed"
         if not pairs:
             ordered = (sorted(group, key=lambda trial: trial.spec.repeat) for group in (a, b))
             pairs = list(zip(*ordered, strict=False))
-            how = "in the order of the repeats: no seed is in both"
+            paired_by = "the order of their repeats, because no seed is in both"
         for side, group in (("A", a), ("B", b)):
             alone = len(group) - len(pairs)
             if alone:
                 word = "trial has" if alone == 1 else "trials have"
                 self._notes.append(f"{label}: {alone} {word} no partner, only in {side}")
-        return PairedCell(label, tuple(pairs), how)
+        return PairedCell(label, tuple(pairs), paired_by)
 
     def _label(self, cell: _Cell) -> str:
         campaign, factors, tuner = cell

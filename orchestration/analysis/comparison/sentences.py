@@ -10,6 +10,7 @@ from orchestration.analysis.comparison.equivalence import (
     EQUIVALENT,
     MAX_REPEATS,
     UNDECIDED,
+    Margins,
 )
 from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison, Subgroups
@@ -22,24 +23,26 @@ _HEADLINES = {DIFFERENT: "Different", EQUIVALENT: "Equivalent", UNDECIDED: "Not 
 
 
 def answer(comparison: RunComparison) -> str:
-    """Return the overall verdict with its counts: `Different: 4 of 23 metrics differ, ...`."""
+    """Return the overall verdict with its counts: `Different: 4 of 23 metrics differ ...`."""
     total = len(comparison.metrics)
     different, same, open_ = (
         comparison.count(verdict) for verdict in (DIFFERENT, EQUIVALENT, UNDECIDED)
     )
     missing = sum(len(cell.not_compared) for cell in comparison.cells)
     metrics = f"of {total} {_one_or_more(total, 'metric', 'metrics')}"
+    margin = f"the margin of {margin_text(comparison.margins)}"
     if same == total and not missing:
         identical = all(item.identical for item in comparison.metrics)
-        alike = f", {IDENTICAL}" if identical else ""
-        return f"{_HEADLINES[EQUIVALENT]}: {same} {metrics}{alike}."
-    said = (
-        (different, "differs", "differ", ""),
-        (same, "is equivalent", "are equivalent", ""),
+        how = f", {IDENTICAL}" if identical else f", within {margin}"
+        return f"{_HEADLINES[EQUIVALENT]}: {same} {metrics}{how}."
+    within = "within it" if different else f"within {margin}"
+    clauses = (
+        (different, "differs", "differ", f" by more than {margin}"),
+        (same, "is equivalent", "are equivalent", f" {within}"),
         (open_, "needs more data", "need more data", _repeats(comparison.metrics)),
     )
     parts: list[str] = []
-    for number, one, more, note in said:
+    for number, one, more, note in clauses:
         if number:
             which = number if parts else f"{number} {metrics}"
             parts.append(f"{which} {_one_or_more(number, one, more)}{note}")
@@ -48,23 +51,32 @@ def answer(comparison: RunComparison) -> str:
     return f"{_HEADLINES[comparison.verdict]}: {', '.join(parts)}."
 
 
+def margin_text(margins: Margins) -> str:
+    """Return `10%`, or `10% (slowdown_mean: 15%)` where metrics have margins of their own."""
+    others = ", ".join(f"{name}: {100 * share:g}%" for name, share in margins.of.items())
+    return f"{100 * margins.default:g}%" + (f" ({others})" if others else "")
+
+
 def _one_or_more(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
 def _repeats(tested: Sequence[MetricVerdict]) -> str:
-    """Return how many repeats would settle half of the open verdicts, and all of them."""
+    """Return how many repeats in total would settle half of the open verdicts, and all of them."""
     open_ = [item for item in tested if item.verdict == UNDECIDED]
     known = sorted(item.repeats for item in open_ if item.repeats is not None)
     if not known:
         if any(math.isnan(item.interval.low) for item in open_):
-            return " (one pair does not tell how many repeats)"
-        return f" (over {MAX_REPEATS:,} repeats)"
+            return " (how many repeats is unknown with one pair)"
+        return f" (more than {MAX_REPEATS:,} repeats)"
     maximum, middle = known[-1], (len(open_) - 1) // 2
-    settled = "all of them" if len(known) == len(open_) else f"{len(known)} of {len(open_)}"
+    settled = "all of them" if len(known) == len(open_) else f"{len(known)} of these {len(open_)}"
     if middle < len(known) and known[middle] < maximum:
-        return f" ({known[middle]} repeats would settle half of them, {maximum} repeats {settled})"
-    return f" ({maximum} repeats would settle {'it' if len(open_) == 1 else settled})"
+        return (
+            f" ({known[middle]} repeats in total would settle half of them, "
+            f"{maximum} repeats {settled})"
+        )
+    return f" ({maximum} repeats in total would settle {'it' if len(open_) == 1 else settled})"
 
 
 def difference(item: MetricVerdict) -> str:
@@ -106,7 +118,7 @@ def needs(item: MetricVerdict) -> str:
         return ""
     if not math.isfinite(item.interval.low):
         return "needs repeats"
-    return f"needs {item.repeats} repeats" if item.repeats else f"needs >{MAX_REPEATS:,}"
+    return f"needs {item.repeats or f'>{MAX_REPEATS:,}'} repeats"
 
 
 def pairs(cell: ComparedCell) -> str:
@@ -115,66 +127,65 @@ def pairs(cell: ComparedCell) -> str:
 
 
 def parting(cell: ComparedCell) -> list[str]:
-    """Return where the runs differ, one sentence each for size, port and time."""
-    places = cell.subgroups
-    return [said for said in (_by_size(places), _by_port(places), _by_time(cell)) if said]
+    """Return where the runs differ, one sentence each for flow size, port and time."""
+    subgroups = cell.subgroups
+    sentences = (_by_size(subgroups), _by_port(subgroups), _by_time(cell))
+    return [sentence for sentence in sentences if sentence]
 
 
-def _by_size(places: Subgroups) -> str:
-    known = [group for group in places.sizes if math.isfinite(group.interval.relative)]
+def _by_size(subgroups: Subgroups) -> str:
+    known = [group for group in subgroups.sizes if math.isfinite(group.interval.relative)]
     if not known:
         return ""
     maximum = max(known, key=lambda group: (group.surely_differs, abs(group.interval.relative)))
     if maximum.interval.relative == 0:
-        return "By size: no group of flow sizes differs."
-    before = [group.upto_bytes for group in places.sizes if group.upto_bytes < maximum.upto_bytes]
-    low = f"{format_size(before[-1])} to " if before else "up to "
-    got = maximum.interval
-    gap = percents(got.relative, got.relative_low, got.relative_high, digits=1)
+        return "By flow size: no group of sizes differs."
+    smaller = [g.upto_bytes for g in subgroups.sizes if g.upto_bytes < maximum.upto_bytes]
+    low = f"{format_size(smaller[-1])} to " if smaller else "up to "
+    interval = maximum.interval
+    gap = percents(interval.relative, interval.relative_low, interval.relative_high, digits=1)
     return (
-        f"By size: flows of {low}{format_size(maximum.upto_bytes)} differ most, mean slowdown "
-        f"{maximum.a:.2f} and {maximum.b:.2f}, {gap}."
+        f"By flow size: flows of {low}{format_size(maximum.upto_bytes)} differ most: their mean "
+        f"slowdown is {maximum.a:.2f} in A and {maximum.b:.2f} in B, {gap}."
     )
 
 
-def _by_port(places: Subgroups) -> str:
-    if not places.ports:
+def _by_port(subgroups: Subgroups) -> str:
+    if not subgroups.ports:
         return ""
-    maximum = places.ports[0]
+    maximum = subgroups.ports[0]
     if maximum.gap_bytes == 0:
         return "By port: every queue has the same mean length."
     kinds: dict[str, float] = {}
-    for gap in places.ports:
+    for gap in subgroups.ports:
         kinds[gap.kind] = kinds.get(gap.kind, 0.0) + abs(gap.gap_bytes)
     kind = max(kinds, key=lambda name: kinds[name])
     share = kinds[kind] / sum(kinds.values())
     return (
-        f"By port: {maximum.label} differs most, mean queue "
-        f"{format_size(maximum.queue_a_bytes)} and "
-        f"{format_size(maximum.queue_b_bytes)}; {share:.0%} of what differs lies at {kind}."
+        f"By port: {maximum.label} differs most: its mean queue is "
+        f"{format_size(maximum.queue_a_bytes)} in A and {format_size(maximum.queue_b_bytes)} in B. "
+        f"{share:.0%} of the sum of all queues' differences is at {kind}."
     )
 
 
 def _by_time(cell: ComparedCell) -> str:
-    places = cell.subgroups
-    if not any(line.name == "queued_bytes" for line in places.timelines):
+    subgroups, pairs = cell.subgroups, len(cell.pairs)
+    if not any(line.name == "queued_bytes" for line in subgroups.timelines):
         return ""
-    if not places.parted_pairs:
-        return "By time: the queues never part."
-    text = (
-        f"By time: the queues part at {format_duration(places.parted_ns)}, "
-        f"{'first' if len(cell.pairs) == 1 else 'mostly first'} at {places.parted_at}"
-    )
-    if len(cell.pairs) > 1:
-        text += f" (median of {places.parted_pairs} of {len(cell.pairs)} pairs)"
-    if places.apart_ns is not None and places.apart_bytes:
-        begin, end = (format_duration(t) for t in places.apart_ns)
-        side = "more" if places.apart_bytes > 0 else "less"
+    if not subgroups.parted_pairs:
+        return "By time: the queues never differ."
+    text = f"By time: the queues first differ at {format_duration(subgroups.parted_ns)}"
+    if pairs > 1:
+        text += f" (median of {subgroups.parted_pairs} of {pairs} pairs)"
+    text += f", {'' if pairs == 1 else 'mostly '}at {subgroups.parted_at}."
+    if subgroups.apart_ns is not None and subgroups.apart_bytes:
+        begin, end = (format_duration(t) for t in subgroups.apart_ns)
+        side = "more" if subgroups.apart_bytes > 0 else "less"
         text += (
-            f"; most from {begin} to {end}, with {format_size(abs(places.apart_bytes))} {side} "
-            "queued in B"
+            f" They differ most from {begin} to {end}: {format_size(abs(subgroups.apart_bytes))} "
+            f"{side} queued in B."
         )
-    return text + "."
+    return text
 
 
 def speeds(comparison: RunComparison) -> list[str]:
@@ -183,20 +194,20 @@ def speeds(comparison: RunComparison) -> list[str]:
     runs = ((comparison.a, a), (comparison.b, b))
     lines = [f"{run.letter} ({run.backend}): {_speed(speed)}" for run, speed in runs]
     pairs = (
-        ("traffic alone", a.per_run_s, b.per_run_s),
-        ("starting and building included", a.per_wall_s, b.per_wall_s),
+        ("counting the traffic alone", a.per_run_s, b.per_run_s),
+        ("counting start and build too", a.per_wall_s, b.per_wall_s),
     )
     for word, first, second in pairs:
         if first and second:
             fast, slow = ("A", "B") if first >= second else ("B", "A")
             ratio = max(first, second) / min(first, second)
             times = f"{ratio:,.{1 if ratio < 10 else 0}f} times as fast as {slow}"
-            said = f"{fast} is {times}" if ratio >= 1.05 else "Both are as fast"
-            lines.append(f"{said}, {word}.")
+            verdict = f"{fast} is {times}" if ratio >= 1.05 else "Both are equally fast"
+            lines.append(f"{verdict}, {word}.")
             break
     counted = {letter: of.counted for letter, of in (("A", a), ("B", b)) if of.packet_hops}
     if len(set(counted.values())) > 1:
-        lines += [f"A packet-hop of {letter}: {said}." for letter, said in counted.items()]
+        lines += [f"A packet-hop of {letter}: {what}." for letter, what in counted.items()]
     elif counted:
         lines.append(f"A packet-hop: {next(iter(counted.values()))}.")
     return lines
@@ -206,20 +217,23 @@ def _speed(speed: Speed) -> str:
     trials = count(speed.trials, "trial")
     if not speed.packet_hops:
         return f"no packet-hops counted in {trials}"
-    told = f"{speed.packet_hops:,} packet-hops in {trials}"
+    text = f"{speed.packet_hops:,} packet-hops in {trials}"
     if speed.per_wall_s is None or speed.wall_s is None:
-        return f"{told}, wall time not recorded"
-    text = f"{told}, {speed.per_wall_s:,.0f} a wall second ({speed.wall_s:.1f} s)"
+        return f"{text}, wall time not recorded"
+    text += f", {speed.per_wall_s:,.0f} per second of wall time ({speed.wall_s:.1f} s)"
     if speed.per_run_s is not None and speed.run_s is not None:
-        text += f", {speed.per_run_s:,.0f} of traffic alone ({speed.run_s:.1f} s)"
+        text += f", {speed.per_run_s:,.0f} per second of traffic alone ({speed.run_s:.1f} s)"
     return text
 
 
 def margins_note(comparison: RunComparison) -> str:
-    """Return how the verdicts were made, as a note below the table."""
+    """Return how the verdicts are made, as a note below the table."""
     return (
-        f"Equivalent: both one-sided t-tests at 5% put the difference within the margin "
-        f"({100 * comparison.margins.default:g}% of A unless set). Different: not 0 after Holm's "
-        f"correction for {len(comparison.metrics)} metrics, and beyond the margin. "
-        "Needs n repeats: not enough data, about n would settle it. Intervals: 95%."
+        "In brackets: 95% confidence intervals. Equivalent: two one-sided t-tests at 5% show that "
+        f"the difference is within the margin, which is {margin_text(comparison.margins)} of A, or "
+        "a fixed amount where that is more, such as a packet for queues. Different: the difference "
+        "is not 0 (p < 0.05 after Holm's correction for "
+        f"{count(len(comparison.metrics), 'metric')}), and its estimate is beyond the margin. Not "
+        "enough data: neither; 'needs n repeats' means that about n repeats in total would settle "
+        "it."
     )

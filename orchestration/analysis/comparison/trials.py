@@ -55,10 +55,11 @@ class TrialFigures:
 
 @dataclass(frozen=True)
 class PairMetrics:
-    """A pair of trials, reduced. `notes` say what could not be read or compared, and why.
+    """A pair of trials, reduced to its figures.
 
-    `paired` is None if flows are unknown on a side; `parting` is None if ports are unknown on a
-    side or not the same on both.
+    `paired` is None if the flows of a side are unknown; `parting` is None if the ports of a side
+    are unknown or the two testbeds have different ports. `notes` say what could not be read or
+    compared, and why.
     """
 
     a: TrialFigures
@@ -80,40 +81,51 @@ def reduce_pair(
     ports = [_attempt(read_ports, trial, notes) for trial in trials]
     first, second = flows = _one_ideal(trials, flows, notes)
     histograms = _histograms(trials, notes)
-    measured_ns = trials[0].spec.measured_ns
     if edges is None:
         flows_of_one = first or second
         edges = np.array([np.inf])
         if flows_of_one is not None and flows_of_one.done.any():
             edges = size_edges(flows_of_one.size_bytes[flows_of_one.done].astype(np.float64))
     figures = []
-    for trial, mine, measured, histogram in zip(trials, flows, ports, histograms, strict=True):
-        scalars: dict[str, float] = {}
-        blocks = None
-        if mine is not None:
-            blocks = reduce_flows(mine, trial.spec.measured_ns, edges)
-            fct = mine.fct_ns[mine.done].astype(np.float64)
-            slowdown = fct / mine.ideal_ns[mine.done]
-            scalars |= flow_scalars(mine.size_bytes[mine.done], fct, slowdown)
-        counts = None
-        if measured is not None:
-            scalars |= measure_ports(trial).scalars
-            packets = float(measured.blocks.drop_packets.sum())  # NaN if not counted
-            dropped = float(measured.blocks.dropped.sum())
-            scalars[DROPPED_SHARE] = dropped / packets if packets else 0.0
-        elif histogram is not None:
-            scalars |= histogram.scalars
-            counts = histogram.binned(QUEUE_EDGES_BYTES)
-        scalars |= own_figures(trial, METRICS.own)
-        figures.append(TrialFigures(without_tables(trial), scalars, blocks, measured, counts))
+    for trial, trial_flows, trial_ports, histogram in zip(
+        trials, flows, ports, histograms, strict=True
+    ):
+        figures.append(_trial_figures(trial, trial_flows, trial_ports, histogram, edges))
     paired = None
     if first is not None and second is not None:
-        paired = pair_flows(first, second, measured_ns)
+        paired = pair_flows(first, second, trials[0].spec.measured_ns)
         notes += _about_flows(paired, first, second)
     parting = None
     if None not in ports:
         parting = part_ports(trials, notes)
     return PairMetrics(figures[0], figures[1], paired, parting, tuple(notes)), edges
+
+
+def _trial_figures(
+    trial: TrialResult,
+    flows: TrialFlows | None,
+    ports: TrialPorts | None,
+    histogram: QueueHistogram | None,
+    edges: Floats,
+) -> TrialFigures:
+    """Return a trial's figures of what is known of it; `edges` are of the flow-size groups."""
+    scalars: dict[str, float] = {}
+    blocks = counts = None
+    if flows is not None:
+        blocks = reduce_flows(flows, trial.spec.measured_ns, edges)
+        fct = flows.fct_ns[flows.done].astype(np.float64)
+        slowdown = fct / flows.ideal_ns[flows.done]
+        scalars |= flow_scalars(flows.size_bytes[flows.done], fct, slowdown)
+    if ports is not None:
+        scalars |= measure_ports(trial).scalars
+        packets = float(ports.blocks.drop_packets.sum())  # NaN if not counted
+        dropped = float(ports.blocks.dropped.sum())
+        scalars[DROPPED_SHARE] = dropped / packets if packets else 0.0
+    elif histogram is not None:
+        scalars |= histogram.scalars
+        counts = histogram.binned(QUEUE_EDGES_BYTES)
+    scalars |= own_figures(trial, METRICS.own)
+    return TrialFigures(without_tables(trial), scalars, blocks, ports, counts)
 
 
 def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[str]) -> _T | None:
@@ -127,22 +139,23 @@ def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[
 def _one_ideal(
     trials: Sequence[TrialResult], flows: Sequence[TrialFlows | None], notes: list[str]
 ) -> list[TrialFlows | None]:
-    """Return the flows of both with one ideal time each, on equal links, if one came with its own.
+    """Return the flows of both trials with the same ideal FCTs, if one of them was imported.
 
-    Another simulator counts its own headers: two ideals would make a difference of slowdowns where
-    completion times have none. A trial whose ideals were computed here decides, else A.
+    An imported trial brings ideal FCTs of its own: another simulator counts other headers. With two
+    ideals, slowdowns would differ where completion times do not. On equal links both trials get
+    the ideals that closloop computed or, if both were imported, those of A.
     """
-    foreign = [not capabilities(trial.spec.backend).runs for trial in trials]
+    imported = [not capabilities(trial.spec.backend).runs for trial in trials]
     a, b = flows
-    if a is None or b is None or not any(foreign) or _links(trials[0]) != _links(trials[1]):
+    if a is None or b is None or not any(imported) or _links(trials[0]) != _links(trials[1]):
         return list(flows)
-    keeps = 1 if foreign[0] and not foreign[1] else 0
-    changed, apart = with_ideal_times_of((a, b)[1 - keeps], (a, b)[keeps])
-    if apart:
-        own = f"{abs(apart):.0%} {'longer' if apart > 0 else 'shorter'}"
+    keeps = 1 if imported[0] and not imported[1] else 0
+    changed, excess = with_ideal_times_of((a, b)[1 - keeps], (a, b)[keeps])
+    if excess:
+        own = f"{abs(excess):.0%} {'longer' if excess > 0 else 'shorter'}"
         notes.append(
-            f"slowdowns of both are by the ideal times of {'AB'[keeps]}: those that "
-            f"{'AB'[1 - keeps]} came with are up to {own}"
+            f"slowdowns of both runs use the ideal FCTs of {'AB'[keeps]}; those that "
+            f"{'AB'[1 - keeps]} brought are up to {own}"
         )
     return [a, changed] if keeps == 0 else [changed, b]
 
@@ -157,22 +170,27 @@ def _links(trial: TrialResult) -> list[tuple[list[str], int, int]]:
 
 
 def _histograms(trials: Sequence[TrialResult], notes: list[str]) -> list[QueueHistogram | None]:
-    """Return the queue histograms of trials without samples over time, if both are of one time."""
-    found: list[QueueHistogram | None] = [None, None]
+    """Return the queue histograms of trials without samples over time, if both cover one time."""
+    histograms: list[QueueHistogram | None] = [None, None]
     spans = [queue_span(trial.facts) if _unsampled(trial) else "" for trial in trials]
     for number, trial in enumerate(trials):
         if not _unsampled(trial):
             continue
         text = f"{'AB'[number]}: its ports were not sampled over time"
         if HISTOGRAM_FACT not in trial.facts:
-            notes.append(f"{text}: nothing of them is compared")
+            notes.append(f"{text}, so no metric of ports is compared")
         elif spans[0] != spans[1]:
             when = spans[number] or "while flows arrived"
-            notes.append(f"{text}, and its queues' lengths are of another time ({when}): left out")
+            notes.append(
+                f"{text}, and its queue lengths are of another time ({when}), so they are not "
+                "compared"
+            )
         else:
-            notes.append(f"{text}: its queues' lengths are compared without times and ports")
-            found[number] = QueueHistogram.of(trial.facts[HISTOGRAM_FACT], trial.testbed)
-    return found
+            notes.append(
+                f"{text}, so its queue lengths are compared as a whole, not by port or over time"
+            )
+            histograms[number] = QueueHistogram.of(trial.facts[HISTOGRAM_FACT], trial.testbed)
+    return histograms
 
 
 def _unsampled(trial: TrialResult) -> bool:
@@ -189,13 +207,14 @@ def _about_flows(paired: PairedFlows, a: TrialFlows, b: TrialFlows) -> list[str]
         return []
     if not paired.common:
         return [
-            f"no flow of A ({len(a)}) is a flow of B ({len(b)}): distributions are compared, no "
-            "flow by flow"
+            f"no flow of A ({len(a)}) is also a flow of B ({len(b)}): distributions are compared, "
+            "single flows are not"
         ]
     return [
-        f"{paired.common} flows are in both, {paired.only_a} only in A, {paired.only_b} only in "
-        f"B, {paired.differing} have the same number but another source, destination, size or "
-        "start: distributions are of all flows of each, flow by flow are those in both"
+        f"{paired.common} flows are in both runs, {paired.only_a} only in A, {paired.only_b} only "
+        f"in B, and {paired.differing} have the same number but another source, destination, size "
+        "or start. Distributions are over all flows of each run; the comparison flow by flow uses "
+        "those in both"
     ]
 
 
@@ -231,7 +250,7 @@ def speed_of(trials: Sequence[tuple[TrialResult, int, str]]) -> Speed:
         wall_s=_seconds(trial.facts.get("wall_s") for trial, _, _ in trials),
         run_s=_seconds(_run_s(trial.facts) for trial, _, _ in trials),
         trials=len(trials),
-        counted=", ".join(sorted({said for _, _, said in trials})),
+        counted=", ".join(sorted({meaning for _, _, meaning in trials})),
     )
 
 

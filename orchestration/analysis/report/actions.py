@@ -1,6 +1,8 @@
-"""The picture of a tuner's threshold changes over the queue that caused them."""
+"""The figure of a tuner's threshold changes over the queue that caused them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,18 +10,18 @@ from orchestration.analysis.figure_parts import size_axis, thresholds, time_axis
 from orchestration.analysis.measured_window import measured_samples
 from orchestration.analysis.report.queue_figures import changes_of, downsample
 from orchestration.analysis.report.selection import ShownRepeat
-from orchestration.core.records import MISSING, Ints
+from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import INK, Colours, base_figure, line
 from orchestration.render.numbers import quantity
-from orchestration.render.page import Picture
+from orchestration.render.page import CaptionedFigure
 from orchestration.results.reader import TrialResult
 
-# The most changes that can be told apart in a picture.
+# More changes could not be distinguished in a figure.
 _MAX_CHANGES = 250
 
 
-def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> list[Picture]:
+def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> list[CaptionedFigure]:
     """Draw one queue for each tuner that changed thresholds after the start.
 
     Raises InputError for an unreadable table.
@@ -30,16 +32,41 @@ def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> li
         _actions_over_queue(tuner, result, shown.repeat, points, colours[tuner])
         for tuner, result in shown.by_tuner.items()
     )
-    return [picture for picture in drawn if picture]
+    return [figure for figure in drawn if figure]
 
 
-def _actions_over_queue(
-    tuner: str, result: TrialResult, repeat: int, points: int, colour: str
-) -> Picture | None:
-    """Draw a queue with the thresholds set after its readings, and pmax below.
+@dataclass(frozen=True)
+class _QueueChanges:
+    """One queue over time, and the changes of its thresholds that are drawn.
 
-    It is the longest of the queues that were changed at least half as often as any other while
-    flows arrived. If there are too many changes, the first ones are drawn, and the queue meanwhile.
+    `t_ns` and `qlen_bytes` are the queue (points,). Each change, shapes (changes,), was decided on
+    the sample at `read_ns` with `read_bytes` in the queue (MISSING if unknown), and applied at
+    `applied_ns`. `count` are the queue's changes while flows arrived, `in_all_queues` those of all.
+    """
+
+    queue: int
+    count: int
+    in_all_queues: int
+    t_ns: Ints
+    qlen_bytes: Ints
+    read_ns: Ints
+    read_bytes: Ints
+    applied_ns: Ints
+    kmin: Ints
+    kmax: Ints
+    pmax: Floats
+
+    @property
+    def raised(self) -> Ints:
+        """By how much each change raised kmax."""
+        return np.asarray(np.diff(self.kmax, prepend=self.kmax[:1]))
+
+
+def _queue_changes(result: TrialResult, points: int) -> _QueueChanges | None:
+    """Return the queue that is drawn with its changes; None if none was changed.
+
+    The queue is the longest of those that were changed at least half as often as any other while
+    flows arrived. Of too many changes, the first ones are drawn, with the queue until then.
     """
     actions, ports = result.table("actions"), result.ports
     end_ns = int(result.spec.duration_ns)
@@ -47,12 +74,12 @@ def _actions_over_queue(
     late = soon & (actions["t_ns"] > result.spec.warm_up_ns)
     if not late.any():
         return None
-    mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
-    counts = {number: int(np.count_nonzero(rows & late)) for number, rows in mine.items()}
+    changes = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
+    counts = {number: int(np.count_nonzero(rows & late)) for number, rows in changes.items()}
     lengths = measured_samples(ports, result.spec.measured_ns).qlen_bytes.mean(axis=0)
     often = [number for number, count in counts.items() if 2 * count >= max(counts.values())]
     queue = max(often, key=lambda number: float(lengths[number]))
-    rows = np.flatnonzero(mine[queue] & soon)
+    rows = np.flatnonzero(changes[queue] & soon)
     # the initial setting comes first
     rows = rows[np.argsort(actions["applied_ns"][rows], kind="stable")][: _MAX_CHANGES + 1]
     if counts[queue] > _MAX_CHANGES:
@@ -60,87 +87,111 @@ def _actions_over_queue(
     length = ports.qlen_bytes[:, queue]
     known = (length != MISSING) & (ports.t_ns <= end_ns)
     t_ns, qlen = downsample(ports.t_ns[known], length[known], points)
-    seen_ns, applied_ns, kmin, kmax, pmax = (
+    read_ns, applied_ns, kmin, kmax, pmax = (
         actions[name][rows] for name in ("t_ns", "applied_ns", "kmin_bytes", "kmax_bytes", "pmax")
     )
     # the length at the last sample before each reading
-    at = np.searchsorted(ports.t_ns, seen_ns, side="right") - 1
-    seen = np.where((at >= 0) & (seen_ns > 0), length[np.maximum(at, 0)], MISSING)
+    at = np.searchsorted(ports.t_ns, read_ns, side="right") - 1
+    read_bytes = np.where((at >= 0) & (read_ns > 0), length[np.maximum(at, 0)], MISSING)
+    return _QueueChanges(
+        queue, counts[queue], int(np.count_nonzero(late)), t_ns, qlen, read_ns, read_bytes,
+        applied_ns, kmin, kmax, pmax,
+    )  # fmt: skip
 
-    figure = Figure(2, heights=[0.76, 0.24], gap=0.06)
-    base_figure(height=390, right=16, figure=figure)
-    held = line(t_ns / 1e6, qlen, colour, 1.5)
-    held.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
-    figure.add_trace(held, row=1)
-    set_ns, until_ns = np.maximum(applied_ns, 0), int(t_ns[-1])
-    thresholds(figure, set_ns, kmin, kmax, until_ns, row=1, when=" from %{x:.2f} ms")
-    raised = np.diff(kmax, prepend=kmax[:1])
-    for word, chosen, symbol in (
-        ("raised", raised > 0, "triangle-up"),
-        ("lowered", raised < 0, "triangle-down"),
-        ("kept", (raised == 0) & (seen_ns > 0), "circle-open"),
-    ):
-        chosen = chosen & (seen >= 0)
-        if chosen.any():
-            border = {"color": INK, "width": 1}
-            readings = scatter(
-                x=seen_ns[chosen] / 1e6,
-                y=seen[chosen],
-                mode="markers",
-                marker={"size": 9, "symbol": symbol, "color": "white", "line": border},
-                customdata=kmax[chosen],
-                hovertemplate=f"%{{y:,}} B at %{{x:.2f}} ms: kmax {word}, %{{customdata:,}} B"
-                "<extra></extra>",
-            )
-            figure.add_trace(readings, row=1)
-    steps = line([*(set_ns / 1e6), until_ns / 1e6], [*pmax, pmax[-1]], INK, 1.5)
-    steps["line"]["shape"] = "hv"
-    steps["hovertemplate"] = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
-    figure.add_trace(steps, row=2)
-    longest = float(qlen.max(initial=1))
-    # show kmax only as far as the queue, the subject of the picture, stays readable
-    size_axis(figure, max(1.2 * longest, min(1.1 * float(kmax.max(initial=1)), 2.2 * longest)), 1)
-    highest = float(pmax.max(initial=0.0)) or 1.0
-    figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2)
-    time_axis(figure, 2)
 
-    port = result.testbed.queues[queue]
-    answers = _answers(seen_ns, seen, applied_ns, raised)
-    drawn = int(np.count_nonzero(seen_ns > 0))
-    cut = f" The first {drawn} are drawn." if drawn < counts[queue] else ""
-    return Picture(
+def _actions_over_queue(
+    tuner: str, result: TrialResult, repeat: int, points: int, colour: str
+) -> CaptionedFigure | None:
+    """Draw a queue with its thresholds and the readings that changed them, and pmax below."""
+    changes = _queue_changes(result, points)
+    if changes is None:
+        return None
+    port = result.testbed.queues[changes.queue]
+    drawn = int(np.count_nonzero(changes.read_ns > 0))
+    cut = f" Only the first {drawn} are drawn." if drawn < changes.count else ""
+    return CaptionedFigure(
         f"{tuner} changed the thresholds of {port.label} towards "
-        f"{result.testbed.peer_device(port).name} {_times(counts[queue])}",
-        f"{answers} Repeat {repeat}, the longest of the queues that it changed often; "
-        f"{int(np.count_nonzero(late)):,} changes in all queues.{cut} Triangles: the readings that "
-        "raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back from the queue.",
-        figure,
+        f"{result.testbed.peer_device(port).name} {_times(changes.count)}",
+        f"{_answers(changes)} Shown is repeat {repeat}, the longest of the queues that it changed "
+        f"often; there were {changes.in_all_queues:,} changes in all queues.{cut} Triangles: the "
+        "readings after which it raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back "
+        "from the queue.",
+        _figure(changes, colour),
         f"actions-{tuner}",
         {
-            "reading_ns": seen_ns.tolist(),
-            "qlen_bytes": [value if value >= 0 else "" for value in seen.tolist()],
-            "applied_ns": applied_ns.tolist(),
-            "kmin_bytes": kmin.tolist(),
-            "kmax_bytes": kmax.tolist(),
-            "pmax": pmax.tolist(),
+            "reading_ns": changes.read_ns.tolist(),
+            "qlen_bytes": [value if value >= 0 else "" for value in changes.read_bytes.tolist()],
+            "applied_ns": changes.applied_ns.tolist(),
+            "kmin_bytes": changes.kmin.tolist(),
+            "kmax_bytes": changes.kmax.tolist(),
+            "pmax": changes.pmax.tolist(),
         },
     )
 
 
-def _answers(seen_ns: Ints, seen: Ints, applied_ns: Ints, raised: Ints) -> str:
+def _figure(changes: _QueueChanges, colour: str) -> Figure:
+    figure = Figure(2, heights=[0.76, 0.24], gap=0.06)
+    base_figure(height=390, right=16, figure=figure)
+    held = line(changes.t_ns / 1e6, changes.qlen_bytes, colour, 1.5)
+    held.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
+    figure.add_trace(held, row=1)
+    set_ns, until_ns = np.maximum(changes.applied_ns, 0), int(changes.t_ns[-1])
+    limits = (set_ns, changes.kmin, changes.kmax, until_ns)
+    thresholds(figure, *limits, row=1, when=" from %{x:.2f} ms")
+    _draw_readings(figure, changes)
+    pmax = changes.pmax
+    steps = line([*(set_ns / 1e6), until_ns / 1e6], [*pmax, pmax[-1]], INK, 1.5)
+    steps["line"]["shape"] = "hv"
+    steps["hovertemplate"] = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
+    figure.add_trace(steps, row=2)
+    longest = float(changes.qlen_bytes.max(initial=1))
+    # kmax is shown only as far as the queue stays readable
+    kmax = float(changes.kmax.max(initial=1))
+    size_axis(figure, max(1.2 * longest, min(1.1 * kmax, 2.2 * longest)), 1)
+    highest = float(pmax.max(initial=0.0)) or 1.0
+    figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2)
+    time_axis(figure, 2)
+    return figure
+
+
+def _draw_readings(figure: Figure, changes: _QueueChanges) -> None:
+    """Draw the readings with symbols for what the tuner then did with kmax."""
+    raised = changes.raised
+    for word, chosen, symbol in (
+        ("raised", raised > 0, "triangle-up"),
+        ("lowered", raised < 0, "triangle-down"),
+        ("kept", (raised == 0) & (changes.read_ns > 0), "circle-open"),
+    ):
+        chosen = chosen & (changes.read_bytes >= 0)
+        if chosen.any():
+            border = {"color": INK, "width": 1}
+            readings = scatter(
+                x=changes.read_ns[chosen] / 1e6,
+                y=changes.read_bytes[chosen],
+                mode="markers",
+                marker={"size": 9, "symbol": symbol, "color": "white", "line": border},
+                customdata=changes.kmax[chosen],
+                hovertemplate=f"%{{y:,}} B at %{{x:.2f}} ms: kmax {word}, %{{customdata:,}} B"
+                "<extra></extra>",
+            )
+            figure.add_trace(readings, row=1)
+
+
+def _answers(changes: _QueueChanges) -> str:
     """Return after which readings kmax went up and down, and how soon the changes took effect."""
-    known = (seen >= 0) & (seen_ns > 0)
+    raised, read_bytes, read_ns = changes.raised, changes.read_bytes, changes.read_ns
+    known = (read_bytes >= 0) & (read_ns > 0)
     clauses = []
     for word, chosen in (("raised", raised > 0), ("lowered", raised < 0)):
         chosen = chosen & known
         if chosen.any():
-            mean = quantity(float(seen[chosen].mean()), "bytes")
+            mean = quantity(float(read_bytes[chosen].mean()), "bytes")
             clauses.append(f"{word} kmax {_times(int(chosen.sum()))}, after {mean} on average")
     text = f"It {', and '.join(clauses)}." if clauses else "It left kmax as it was."
-    late = (applied_ns - seen_ns)[seen_ns > 0]
+    late = (changes.applied_ns - read_ns)[read_ns > 0]
     if len(late):
-        text += f" A change was in force {quantity(float(np.median(late)), 'ns')} after its "
-        text += "reading (median)."
+        median = quantity(float(np.median(late)), "ns")
+        text += f" A change took effect {median} after its reading (median)."
     return text
 
 

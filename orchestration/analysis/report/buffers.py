@@ -1,4 +1,7 @@
-"""How full the switches' shared buffers were: the fullest over time, and all of them."""
+"""The report's figures of shared buffers: the fullest one over time, and those of all switches.
+
+Headroom here is the part of a buffer that is reserved for what still arrives after a pause frame.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,22 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 from orchestration.results.reader import TrialResult
 
-# Brewer's Greens, as lightness only; dark means full.
+# Brewer's Greens, which vary in lightness only; dark is full.
 _SCALE = [(0, "#F1F7EF"), (0.25, "#BAE4B3"), (0.5, "#74C476"), (0.75, "#238B45"), (1, "#00441B")]
 # With less than this share in use, the axis does not go up to the buffer's size.
 _MIN_SHARE = 0.1
 
 
-def buffer_pictures(shown: ShownRepeat, points: int, spans: int, colours: Colours) -> list[Picture]:
+def buffer_figures(
+    shown: ShownRepeat, points: int, bins: int, colours: Colours
+) -> list[CaptionedFigure]:
     """Draw the fullest buffer over time, and the buffers of all switches, while flows arrived.
 
-    Lines have at most `points` points, heat maps at most `spans` spans. Nothing is drawn without
-    shared buffers, or if they were empty; of one switch there is no heat map.
+    Lines have at most `points` points, heat maps at most `bins` bins of time. Nothing is drawn
+    without shared buffers, or if they stayed empty; for one switch there is no heat map.
     """
     testbed = shown.results[0].testbed
     windows = {
@@ -48,13 +53,13 @@ def buffer_pictures(shown: ShownRepeat, points: int, spans: int, colours: Colour
     if testbed.switch is None or any(len(window.t_ns) < 2 for window in windows.values()):
         return []
     held = {tuner: _known(window.buffer_bytes) for tuner, window in windows.items()}
-    # what each switch held at most with any tuner, 0 if unknown
+    # the most that each switch held with any tuner, 0 if unknown
     peak = np.max([np.nan_to_num(values).max(axis=0) for values in held.values()], axis=0)
     if not peak.any():
         return []
     pictures = [_fullest_buffer(shown, testbed, windows, int(np.argmax(peak)), points, colours)]
     if len(testbed.switches) > 1:
-        pictures.append(_buffer_map(shown, testbed, windows, peak, spans, colours))
+        pictures.append(_buffer_map(shown, testbed, windows, peak, bins, colours))
     return pictures
 
 
@@ -69,7 +74,7 @@ def _fullest_buffer(
     switch: int,
     points: int,
     colours: Colours,
-) -> Picture:
+) -> CaptionedFigure:
     """Draw the buffer of the switch that held most over time, a panel per tuner."""
     assert testbed.switch is not None
     name, size = testbed.switches[switch], testbed.switch.buffer_bytes
@@ -98,22 +103,22 @@ def _fullest_buffer(
     size_axis(figure, top)
     time_axis(figure, len(windows))
     used = extremes({tuner: maximum / size for tuner, maximum in peaks.items()}, "share")
-    return Picture(
+    return CaptionedFigure(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
-        f"At most in use: {used}. {_lines(pool, size, top)}{_headroom(shown)} The switch that held "
-        f"most in repeat {shown.repeat}, while flows arrived.",
+        f"Largest share in use: {used}. {_lines(pool, size, top)}{_headroom(shown)} Shown is the "
+        f"switch that held most in repeat {shown.repeat}, while flows arrived.",
         figure,
         f"buffer-{name}",
         rows_of(
-            {"tuner": tuner, "t_ns": int(at), "buffer_bytes": whole, "headroom_bytes": part}
+            {"tuner": tuner, "t_ns": int(at), "buffer_bytes": total, "headroom_bytes": part}
             for tuner, window in windows.items()
-            for at, whole, part in zip(window.t_ns, held[tuner], headroom[tuner], strict=True)
+            for at, total, part in zip(window.t_ns, held[tuner], headroom[tuner], strict=True)
         ),
     )
 
 
 def _draw_limits(figure: Figure, pool: int, size: int, top: float) -> None:
-    """Draw lines at the whole buffer and at the part that ports share, named in the first panel."""
+    """Draw lines at the size of the buffer and of its shared part, named in the first panel."""
     limits = [("all", size, "solid", "bottom")]
     limits += [("shared", pool, "dash", "top")] if pool < size else []
     for name, level, style, side in limits:
@@ -135,30 +140,33 @@ def _draw_limits(figure: Figure, pool: int, size: int, top: float) -> None:
 
 
 def _lines(pool: int, size: int, top: float) -> str:
-    """Say what the lines of a panel mean, and what is beyond its scale."""
-    text = "Black: headroom. " if pool < size else ""
+    """Return what the lines of a panel mean, and whether the buffer's size is beyond its scale."""
+    text = "Black: headroom in use. " if pool < size else ""
     if pool > top:
-        return f"{text}All of the buffer is beyond the scale."
+        return f"{text}The buffer's size is beyond the scale."
     if pool == size:
         return text.strip()
-    return f"{text}Above the dashed line is what is reserved as headroom."
+    return f"{text}The part above the dashed line is reserved as headroom."
 
 
 def _headroom(shown: ShownRepeat) -> str:
-    """Return which port's headroom was the fullest."""
+    """Return which port used the largest share of its headroom; "" if none used any."""
     ports = [(tuner, _fullest_port(result)) for tuner, result in shown.by_tuner.items()]
     known = [(held / has, label, held, has, tuner) for tuner, (label, held, has) in ports if held]
     if not known:
         return ""
     _, label, held, has, tuner = max(known, key=lambda one: one[0])
     return (
-        f" The fullest headroom of a port was {label}'s, {quantity(held, 'bytes')} of "
+        f" {label} used most of its headroom: {quantity(held, 'bytes')} of "
         f"{quantity(has, 'bytes')} ({100 * held / has:.0f}%), with {tuner}."
     )
 
 
 def _fullest_port(result: TrialResult) -> tuple[str, int, int]:
-    """Return the port whose headroom was the fullest: its label, what it held, what it has."""
+    """Return the port that used the largest share of its headroom.
+
+    That is its label, and the bytes that it used and has; "" and zeros without headroom.
+    """
     testbed = result.testbed
     pauses = measured_samples(result.samples("priority"), result.spec.measured_ns)
     if testbed.switch is None or not pauses.headroom_bytes.size:
@@ -169,8 +177,8 @@ def _fullest_port(result: TrialResult) -> tuple[str, int, int]:
         for port in ports
     ]
     maximum = pauses.headroom_bytes.max(axis=0)
-    place = int(np.argmax(maximum / np.array(has)))
-    return ports[place].label, int(maximum[place]), has[place]
+    index = int(np.argmax(maximum / np.array(has)))
+    return ports[index].label, int(maximum[index]), has[index]
 
 
 def _buffer_map(
@@ -178,15 +186,15 @@ def _buffer_map(
     testbed: Testbed,
     windows: Mapping[str, Samples],
     peak: Floats,
-    spans: int,
+    bins: int,
     colours: Colours,
-) -> Picture:
-    """Draw the share of its buffer that each switch held in each span."""
+) -> CaptionedFigure:
+    """Draw the largest share of its buffer that each switch used in each bin of time."""
     assert testbed.switch is not None
     size = testbed.switch.buffer_bytes
     by_peak = np.argsort(-peak, kind="stable")
     rows, rest = np.sort(by_peak[:MAX_ROWS]), by_peak[MAX_ROWS:]
-    of_time = bins_of([window.t_ns for window in windows.values()], spans)
+    of_time = bins_of([window.t_ns for window in windows.values()], bins)
     grids = {
         tuner: of_time.binned(window.t_ns, _known(window.buffer_bytes[:, rows]))
         for tuner, window in windows.items()
@@ -207,13 +215,14 @@ def _buffer_map(
             "cmax": 100 * float(peak.max()) / size,
             "colorbar": {"ticksuffix": "%", "nticks": 6},
         },
-        scale_title="most of its buffer that a switch held",
+        scale_title="largest share of its buffer that a switch used",
     )
     more = f" {len(rest)} more switches held less and are not drawn." if len(rest) else ""
-    return Picture(
+    return CaptionedFigure(
         f"The fullest: {_fullest(grids, names, of_time, size)}",
-        f"Each cell is the most that the switch held within {quantity(of_time.span_ns, 'ns')}, of "
-        f"its {quantity(size, 'bytes')}, in repeat {shown.repeat}, while flows arrived.{more}",
+        "Each cell is the largest share that the switch used of its "
+        f"{quantity(size, 'bytes')} within {quantity(of_time.bin_ns, 'ns')}, in repeat "
+        f"{shown.repeat}, while flows arrived.{more}",
         figure,
         "buffers-over-time",
         grid_data(grids, of_time, [f"{name}_bytes" for name in names]),
@@ -221,12 +230,12 @@ def _buffer_map(
 
 
 def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Bins, size: int) -> str:
-    """Return which switch was the fullest with each tuner, how full, and when."""
+    """Return which switch had the fullest buffer with each tuner, how full, and when."""
     clauses = {}
     for tuner, grid in grids.items():
-        row, span = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
-        share = float(grid[row, span]) / size
-        at = quantity(1e6 * float(of_time.middle_ms[span]), "ns")
+        row, bin_index = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
+        share = float(grid[row, bin_index]) / size
+        at = quantity(1e6 * float(of_time.middle_ms[bin_index]), "ns")
         clauses[tuner] = (share, f"{names[row]}, {quantity(share, 'share')} around {at}")
     if len(clauses) > 2:
         maximum = max(clauses, key=lambda name: clauses[name][0])

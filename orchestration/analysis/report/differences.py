@@ -1,4 +1,4 @@
-"""The report's pictures of paired differences: all metrics, pair by pair, and with more repeats."""
+"""The report's figures of paired differences: by metric, pair by pair, by number of repeats."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from orchestration.analysis.statistics import (
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
 from orchestration.core.records import Floats
+from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     FAINT,
     INK,
@@ -41,10 +42,10 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import short_percent
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 
 
-def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
+def differences(comparisons: Sequence[Comparison], colours: Colours) -> CaptionedFigure:
     """Draw one tuner's relative differences from the baseline, one row per metric.
 
     The axis is logarithmic, so that half and twice are equally far from no difference.
@@ -68,8 +69,8 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     filled = " Filled: p < 0.05 in a paired t-test after Holm's correction for"
     tested = f"{filled} {family} comparisons." if family else ""
     columns = ("mean", "low", "high", "relative", "relative_low", "relative_high", "p_t", "n")
-    return Picture(
-        f"{real} of {len(comparisons)} differences between {tuner} and {baseline} are real",
+    return CaptionedFigure(
+        f"{real} of {len(comparisons)} differences between {tuner} and {baseline} are significant",
         f"{_largest(comparisons)} Mean difference relative to {baseline}, paired by seed, with its "
         f"95% interval (Fieller's), on a log axis.{tested}",
         figure,
@@ -89,22 +90,21 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
 
 
 def _largest(comparisons: Sequence[Comparison]) -> str:
-    """Return the largest real difference or, without one, the size that could have been missed."""
-    real = [item for item in comparisons if item.real]
-    if real:
-        maximum = max(real, key=lambda item: abs(_log(item.difference.relative)))
+    """Return the largest significant difference or, without one, the size that can be missed."""
+    significant = [item for item in comparisons if item.real]
+    if significant:
+        maximum = max(significant, key=lambda item: abs(_log(item.difference.relative)))
         return f"The largest: {METRICS[maximum.metric].label}, {maximum.verdict}."
-    apart = [item for item in comparisons if not item.identical]
-    if not apart:
+    differing = [item for item in comparisons if not item.identical]
+    if not differing:
         return f"All are {IDENTICAL}."
-    bounded = [item for item in apart if math.isfinite(item.difference.relative_high)]
+    bounded = [item for item in differing if math.isfinite(item.difference.relative_high)]
     if not bounded:
-        return "One pair tells nothing about chance."
+        return "One pair allows no test."
     first = bounded[0].difference
     return (
-        f"None is shown; in {METRICS[bounded[0].metric].label} anything from "
-        f"{100 * first.relative_low:+.1f}% to {100 * first.relative_high:+.1f}% may have gone "
-        "unseen."
+        f"No difference is shown; one of {METRICS[bounded[0].metric].label} from "
+        f"{100 * first.relative_low:+.1f}% to {100 * first.relative_high:+.1f}% is possible."
     )
 
 
@@ -129,7 +129,7 @@ class PairedValues:
         return np.asarray(100 * (np.array(self.second) / np.array(self.first) - 1))
 
     def upto(self, pairs: int) -> PairedDifference:
-        """Return the paired difference over the first `pairs` pairs, as their look reads it."""
+        """Return the difference over the first `pairs` pairs, at their interim analysis."""
         interim = self.plan.at(self.repeats[pairs - 1])
         return paired_difference(self.first[:pairs], self.second[:pairs], interim)
 
@@ -140,7 +140,7 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
     if not arms or arms[0] is not condition.arms[0]:
         return []
     base = {trial.spec.seed: trial.metrics.scalars[key] for trial in arms[0].valid}
-    found = []
+    values = []
     for arm in arms[1:]:
         pairs = sorted(
             (trial.spec.repeat, base[trial.spec.seed], trial.metrics.scalars[key])
@@ -150,13 +150,13 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
         )
         if pairs and all(first > 0 for _, first, _ in pairs):
             repeats, first, second = zip(*pairs, strict=True)
-            found.append(
+            values.append(
                 PairedValues(arm.tuner, arms[0].tuner, repeats, first, second, condition.plan)
             )
-    return found
+    return values
 
 
-def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
+def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure | None:
     """Draw a metric's relative difference in every pair, a row per tuner; None without pairs."""
     values = paired_values(condition, key)[::-1]
     if not values:
@@ -165,8 +165,8 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     figure = value_rows(len(values), f"{label} against {short(values[0].baseline)}, %")
     drawn = [0.0]
     for item in values:
-        whole = item.upto(len(item.first))
-        ends = (100 * whole.relative_low, 100 * whole.relative_high)
+        overall = item.upto(len(item.first))
+        ends = (100 * overall.relative_low, 100 * overall.relative_high)
         percent = item.percent.tolist()
         drawn += [*percent, *ends]
         value_row(
@@ -176,7 +176,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
             ends=ends,
             values=percent,
             texts=[f"repeat {number}" for number in item.repeats],
-            mean=100 * whole.relative,
+            mean=100 * overall.relative,
             mean_name="all pairs:",
             number="%{x:+.2f}%",
         )
@@ -187,11 +187,11 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
         for item in values[::-1]
     ]
     ranges = [_pair_range(item) for item in values[::-1]]
-    return Picture(
+    return CaptionedFigure(
         f"{label[0].upper() if label[0] == 'm' else label[0]}{label[1:]} against "
         f"{values[0].baseline}: higher {', '.join(clauses)}",
-        f"{' '.join(ranges)} Circles: one pair of trials with the same flows each. Diamond and "
-        "bar: ratio of the means with its 95% interval.",
+        f"{' '.join(ranges)} A circle is one pair of trials with the same flows. Diamond and bar: "
+        "ratio of the means with its 95% interval.",
         figure,
         f"pairs-{key}",
         rows_of(
@@ -217,13 +217,16 @@ def _pair_range(item: PairedValues) -> str:
     return f"{text}."
 
 
-# The half-width that readers would like to reach.
+# The relative half-width for which captions give the number of repeats.
 _TARGET = 0.01
 
 
 @dataclass(frozen=True)
-class _Path:
-    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,)."""
+class _Convergence:
+    """A tuner's estimate in percent after 1, 2, ... repeats, shapes (repeats,).
+
+    `needed` repeats would give an interval of ±1 %; 0 if that is unknown.
+    """
 
     tuner: str
     mean: Floats
@@ -242,10 +245,10 @@ class _Path:
         return list(zip(range(1, len(self.mean) + 1), self.mean, self.low, self.high, strict=True))
 
 
-def convergence(condition: Condition, key: str, colours: Colours) -> Picture | None:
+def convergence(condition: Condition, key: str, colours: Colours) -> CaptionedFigure | None:
     """Draw a metric's estimate and interval over the number of repeats; None for fewer than two.
 
-    Shows the paired difference from the baseline or, without one, the mean, both in percent.
+    It shows the paired difference from the baseline or, without a baseline, the mean, in percent.
     """
     paired = paired_values(condition, key)
     paths = _differences(condition, key) if paired else _means(condition, key)
@@ -253,11 +256,34 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     if not paths:
         return None
     label = METRICS[key].label
-    baseline = paired[0].baseline if paired else ""
+    title = f"{label}, % off its mean"
+    if paired:
+        title = f"{label} against {short(paired[0].baseline)}, %"
+    maximum = max(len(path.mean) for path in paths)
+    subject = f"the difference in {label}" if paired else label
+    return CaptionedFigure(
+        f"After {maximum} repeats {subject} {_precision(paths)}",
+        f"{' '.join(_half_width_text(path) for path in paths)} "
+        f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
+        "that many repeats, in their order.",
+        _convergence_figure(paths, title, maximum, colours),
+        f"convergence-{key}",
+        rows_of(
+            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
+            for path in paths
+            for count, mean, low, high in path.steps
+        ),
+    )
+
+
+def _convergence_figure(
+    paths: Sequence[_Convergence], title: str, maximum: int, colours: Colours
+) -> Figure:
+    """Draw estimates and intervals over 1 to `maximum` repeats."""
     figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
-    for place, path in enumerate(paths):
+    for number, path in enumerate(paths):
         # side by side, so that bars do not hide each other
-        shift = 0.05 * (place - (len(paths) - 1) / 2)
+        shift = 0.05 * (number - (len(paths) - 1) / 2)
         count, colour = np.arange(1, len(path.mean) + 1) + shift, colours[path.tuner]
         figure.add_trace(band(count, path.low, path.high, colour))
         trace = curve(count, path.mean, colour)
@@ -278,38 +304,27 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     spread = float(np.ptp(known_bounds)) if len(known_bounds) else 0.0
     names = {path.tuner: (len(path.mean), float(path.mean[-1])) for path in paths}
     end_labels(figure, names, colours, spread)
-    maximum = max(len(path.mean) for path in paths)
     figure.add_hline(y=0, line={"color": INK, "width": 1})
     # the interval after two repeats is so wide that it would hide the others
     settled = 2 if maximum > 3 else 1
     ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
-    title = f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean"
     figure.update_yaxes(title=title, range=padded([0.0, *ends]))
     step = max(1, -(-maximum // 10))
     figure.update_xaxes(title="repeats", range=[0.8, maximum + 0.2], dtick=step, tick0=step)
+    return figure
+
+
+def _precision(paths: Sequence[_Convergence]) -> str:
+    """Return how precisely the least precise of the estimates is known."""
     widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
-    what = f"the difference in {label}" if paired else label
-    known = f"is known to ±{short_percent(widest.half_width, sign='')}"
     if all(path.identical for path in paths):
-        known = f"is 0: {IDENTICAL}"
-    elif not math.isfinite(widest.half_width):
-        known = "cannot be told from chance"
-    return Picture(
-        f"After {maximum} repeats {what} {known}",
-        f"{' '.join(_said(path) for path in paths)} "
-        f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
-        "that many repeats, in their order.",
-        figure,
-        f"convergence-{key}",
-        rows_of(
-            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
-            for path in paths
-            for count, mean, low, high in path.steps
-        ),
-    )
+        return f"is 0: {IDENTICAL}"
+    if not math.isfinite(widest.half_width):
+        return "has no interval yet"
+    return f"is known to ±{short_percent(widest.half_width, sign='')}"
 
 
-def _differences(condition: Condition, key: str) -> list[_Path]:
+def _differences(condition: Condition, key: str) -> list[_Convergence]:
     paths = []
     for item in paired_values(condition, key):
         steps = [item.upto(pairs) for pairs in range(1, len(item.first) + 1)]
@@ -317,13 +332,13 @@ def _differences(condition: Condition, key: str) -> list[_Path]:
             100 * np.array([getattr(step, name) for step in steps])
             for name in ("relative", "relative_low", "relative_high")
         )
-        apart = np.array(item.second) - np.array(item.first)
-        needed = repeats_needed(apart, _TARGET * float(np.mean(item.first)))
-        paths.append(_Path(item.tuner, mean, low, high, needed, steps[-1].identical))
+        gaps = np.array(item.second) - np.array(item.first)
+        needed = repeats_needed(gaps, _TARGET * float(np.mean(item.first)))
+        paths.append(_Convergence(item.tuner, mean, low, high, needed, steps[-1].identical))
     return paths
 
 
-def _means(condition: Condition, key: str) -> list[_Path]:
+def _means(condition: Condition, key: str) -> list[_Convergence]:
     paths = []
     for arm in shown_arms(condition):
         known = [
@@ -332,22 +347,23 @@ def _means(condition: Condition, key: str) -> list[_Path]:
             if math.isfinite(trial.metrics.scalars[key])
         ]
         values = [value for value, _ in known]
-        whole = float(np.mean(values)) if values else 0.0
-        if whole > 0:
+        overall = float(np.mean(values)) if values else 0.0
+        if overall > 0:
             steps = [
                 t_interval(values[:count], interim)
                 for count, (_, interim) in enumerate(known, start=1)
             ]
             mean, low, high = (
-                100 * (np.array([getattr(step, name) for step in steps]) / whole - 1)
+                100 * (np.array([getattr(step, name) for step in steps]) / overall - 1)
                 for name in ("mean", "low", "high")
             )
-            needed = repeats_needed(values, _TARGET * whole)
-            paths.append(_Path(arm.tuner, mean, low, high, needed))
+            needed = repeats_needed(values, _TARGET * overall)
+            paths.append(_Convergence(arm.tuner, mean, low, high, needed))
     return paths
 
 
-def _said(path: _Path) -> str:
+def _half_width_text(path: _Convergence) -> str:
+    """Return how precise a tuner's estimate is, and how many repeats would give ±1 %."""
     count = len(path.mean)
     if path.identical:
         return f"{path.tuner}: {IDENTICAL}."
@@ -355,7 +371,7 @@ def _said(path: _Path) -> str:
     if not math.isfinite(path.half_width):
         return f"{path.tuner}: no interval after {count} repeats."
     if path.half_width <= 100 * _TARGET:
-        return f"{known}, more repeats are hardly needed."
+        return f"{known}, so more repeats are hardly needed."
     if path.needed <= count:
         return f"{known}."
-    return f"{known}; at this spread ±1% takes about {path.needed:,} repeats."
+    return f"{known}; at this spread ±1% takes about {path.needed:,} repeats in total."

@@ -1,10 +1,11 @@
-"""The report's heat maps of a fabric, a panel per tuner: queues over time, paths, pauses."""
+"""The report's heat maps of a fabric, a panel per tuner: queues over time, paths, PFC pauses."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,26 +25,26 @@ from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.units import format_size
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 from orchestration.results.reader import TrialResult
 
-# Shorter queues look empty: this is less than a full frame.
+# Shorter queues, of less than a full frame, are drawn as empty ones.
 _FLOOR_BYTES = 1e3
-# Brewer's scales: a single hue each that varies in lightness only; dark means much.
+# Brewer's scales: each is a single hue that varies in lightness only; dark is high.
 _QUEUES = [(0, "#F1F4F8"), (0.25, "#C6DBEF"), (0.5, "#6BAED6"), (0.75, "#2171B5"), (1, "#08306B")]
 _PATHS = [(0, "#EFF3FF"), (0.25, "#BDD7E7"), (0.5, "#6BAED6"), (0.75, "#3182BD"), (1, "#08306B")]
 _PAUSES = [(0, "#FBF3F0"), (0.25, "#FCBBA1"), (0.5, "#FB6A4A"), (0.75, "#CB181D"), (1, "#67000D")]
 # Names of devices stand upright below the columns of pauses.
 _NAMES_PIXELS = 86
 
-# (who stops, who is stopped) -> ns
-_Pairs = Counter[tuple[str, str]]
+# (device that pauses, device that is paused) -> ns
+_PausedPairs = Counter[tuple[str, str]]
 
 
-def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | None:
-    """Draw the longest queue of the busiest ports in each time span, on a log scale.
+def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
+    """Draw the longest queue of the busiest ports in each bin of time, on a log scale.
 
-    There are at most `spans` spans. None without samples.
+    There are at most `bins` bins. None without samples.
     """
     if not shown.sampled:
         return None
@@ -55,7 +56,7 @@ def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
     sampled = np.flatnonzero(~np.isnan(worst))
     by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
     rows, rest = np.sort(by_peak[:MAX_ROWS]), worst[by_peak[MAX_ROWS:]]
-    of_time = bins_of([t_ns for t_ns, _ in held], spans)
+    of_time = bins_of([t_ns for t_ns, _ in held], bins)
     grids = {
         tuner: of_time.binned(t_ns, values[:, rows])
         for tuner, (t_ns, values) in zip(shown.by_tuner, held, strict=True)
@@ -63,11 +64,6 @@ def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
     ports = [testbed.switch_ports[row] for row in rows]
     names = [port.label for port in ports]
     peaks = {tuner: float(np.nanmax(grid)) for tuner, grid in grids.items()}
-    top = max(10 * _FLOOR_BYTES, *peaks.values())
-    decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
-    sizes = [format_size(10**at) for at in decades]
-    ticks = {"tickvals": decades, "ticktext": [f"≤{sizes[0]}", *sizes[1:]]}
-    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top)}
     figure = over_time(
         grids,
         of_time,
@@ -78,31 +74,41 @@ def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
         shades=lambda grid: np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2),
         says="up to",
         row_pixels=14,
-        scale={"colorscale": _QUEUES, **ends, "colorbar": ticks},
-        scale_title="longest queue in the span",
+        scale=_log_scale(max(10 * _FLOOR_BYTES, *peaks.values())),
+        scale_title="longest queue in the bin",
     )
     tuner = max(peaks, key=peaks.__getitem__)
-    row, span = np.unravel_index(int(np.nanargmax(grids[tuner])), grids[tuner].shape)
-    left = ""
+    row, bin_index = np.unravel_index(int(np.nanargmax(grids[tuner])), grids[tuner].shape)
+    missing = ""
     if len(rest):
-        left += (
+        missing += (
             f" {len(rest)} more ports are not drawn: none of them ever held more than "
             f"{quantity(float(rest.max()), 'bytes')}."
         )
     if len(worst) > len(sampled):
-        left += f" {len(worst) - len(sampled)} ports have no samples."
+        missing += f" {len(worst) - len(sampled)} ports have no samples."
     if empty := float(np.mean([np.isnan(grid).mean() for grid in grids.values()])):
-        left += f" {100 * empty:.0f}% of the cells are empty: no new number then."
-    return Picture(
+        missing += f" {100 * empty:.0f}% of the cells are blank, as nothing was sampled then."
+    return CaptionedFigure(
         f"The longest queue: {quantity(peaks[tuner], 'bytes')} at {names[row]} towards "
         f"{testbed.peer_device(ports[row]).name} around "
-        f"{quantity(float(of_time.begins_ns[span]), 'ns')}, with {tuner}",
+        f"{quantity(float(of_time.begins_ns[bin_index]), 'ns')}, with {tuner}",
         f"{_busy(grids, names)} Each cell is the most that the port's queues held within "
-        f"{quantity(of_time.span_ns, 'ns')}, in repeat {shown.repeat}, while flows arrived.{left}",
+        f"{quantity(of_time.bin_ns, 'ns')}, in repeat {shown.repeat}, while flows arrived."
+        + missing,
         figure,
         "fabric-over-time",
         grid_data(grids, of_time, names),
     )
+
+
+def _log_scale(top_bytes: float) -> dict[str, Any]:
+    """Return the attributes of a logarithmic colour scale up to `top_bytes`."""
+    decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top_bytes * 1.001]
+    sizes = [format_size(10**at) for at in decades]
+    ticks = {"tickvals": decades, "ticktext": [f"≤{sizes[0]}", *sizes[1:]]}
+    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top_bytes)}
+    return {"colorscale": _QUEUES, **ends, "colorbar": ticks}
 
 
 def _held(result: TrialResult) -> tuple[Ints, Floats]:
@@ -114,33 +120,33 @@ def _held(result: TrialResult) -> tuple[Ints, Floats]:
 
 
 def _busy(grids: Mapping[str, Floats], names: Sequence[str]) -> str:
-    """Return how many ports held a long queue, and for what share of spans the fullest did."""
+    """Return how many ports held a long queue, and for what share of the bins one of them did."""
     clauses = []
     for tuner, grid in grids.items():
         over = grid > 10 * _FLOOR_BYTES
         row = int(np.argmax(over.sum(axis=1)))
         clauses.append(
-            f"with {tuner} {int(over.any(axis=1).sum())} of {len(grid)} ports ever held over "
+            f"with {tuner}, {int(over.any(axis=1).sum())} of {len(grid)} ports ever held over "
             f"{format_size(10 * _FLOOR_BYTES)}, {names[row]} in "
-            f"{100 * float(over[row].mean()):.0f}% of spans"
+            f"{100 * float(over[row].mean()):.0f}% of the bins"
         )
     return sentence(clauses)
 
 
-def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
-    """Draw each uplink's share of its switch's packets; None if no switch has a choice."""
-    found = {
+def uplink_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None:
+    """Draw each uplink's share of its switch's packets; None if no switch has several uplinks."""
+    packets = {
         tuner: packets_by_uplink(result.testbed, after_warm_up(result, "queue"))
         for tuner, result in shown.by_tuner.items()
     }
-    names = list(next(iter(found.values())))
+    names = list(next(iter(packets.values())))
     if not names:
         return None
-    total = {name: sum(int(rows[name].sum()) for rows in found.values()) for name in names}
+    total = {name: sum(int(rows[name].sum()) for rows in packets.values()) for name in names}
     maximum = set(sorted(names, key=lambda name: -total[name])[:MAX_ROWS])
     drawn = {
         tuner: {name: row for name, row in rows.items() if name in maximum}
-        for tuner, rows in found.items()
+        for tuner, rows in packets.items()
     }
     every = [(tuner, name, row) for tuner, rows in drawn.items() for name, row in rows.items()]
     wide = max(len(row) for *_, row in every)
@@ -156,24 +162,24 @@ def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
     )
     figure.update_xaxes(type="category", showgrid=False, dtick=1)
     left = len(names) - len(maximum)
-    title = "No switch sent anything upwards"
+    title = "No switch sent packets to the tier above"
     if busy := [(tuner, name, shares(row)) for tuner, name, row in every if row.sum()]:
         tuner, name, parts = max(busy, key=lambda one: float(np.nanmax(one[2])) / (1 / len(one[2])))
         title = (
             f"The most uneven switch is {name}: {float(np.nanmax(parts)):.0%} by one port, where "
-            f"{1 / len(parts):.0%} were even, with {tuner}"
+            f"an even share is {1 / len(parts):.0%}, with {tuner}"
         )
-    return Picture(
+    return CaptionedFigure(
         title,
-        "Each cell is an uplink's share of the packets that its switch sent upwards, in repeat "
-        f"{shown.repeat}; evenly spread they would be equal in a row."
-        + (f" {left} more switches sent fewer." if left else ""),
+        "Each cell is an uplink's share of the packets that its switch sent to the tier above, in "
+        f"repeat {shown.repeat}. With an even spread, the cells of a row are equal."
+        + (f" {left} more switches, which sent fewer packets, are not drawn." if left else ""),
         figure,
         "packets-by-path",
         rows_of(
-            {"tuner": tuner, "switch": name, "uplink": place, "packets": count}
+            {"tuner": tuner, "switch": name, "uplink": number, "packets": count}
             for tuner, name, row in every
-            for place, count in enumerate(row.tolist(), start=1)
+            for number, count in enumerate(row.tolist(), start=1)
         ),
     )
 
@@ -184,25 +190,25 @@ def _uplinks(rows: Mapping[str, Ints], wide: int) -> dict[str, list[object]]:
         [*(100 * shares(row)).tolist(), *[math.nan] * (wide - len(row))] for row in rows.values()
     ]
     return {
-        "x": [str(place + 1) for place in range(wide)],
+        "x": [str(number + 1) for number in range(wide)],
         "y": list(rows),
         "z": [[None if cell != cell else round(cell, 2) for cell in line] for line in grid],
         "text": [["" if cell != cell else f"{cell:.1f} %" for cell in line] for line in grid],
     }
 
 
-def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
-    """Draw for how long each device (row) had stopped its neighbours (columns).
+def pause_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None:
+    """Draw for how long each device (row) paused each of its neighbours (columns) by PFC.
 
-    Times of several cables and classes between two devices are added. None if nobody was stopped.
+    Times of several cables and classes between two devices are added. None if none was paused.
     """
     paused_ns = {tuner: _paused_pairs(result) for tuner, result in shown.by_tuner.items()}
-    total: _Pairs = Counter()
+    total: _PausedPairs = Counter()
     for pairs in paused_ns.values():
         total.update(pairs)
     if not total:
         return None
-    order = {device.name: place for place, device in enumerate(shown.results[0].testbed.devices)}
+    order = {device.name: index for index, device in enumerate(shown.results[0].testbed.devices)}
     stopping, stopped = (_longest(total, side, order) for side in (0, 1))
     left = sum(a not in stopping or b not in stopped for a, b in total)
     every = [(ns, pair, tuner) for tuner, pairs in paused_ns.items() for pair, ns in pairs.items()]
@@ -219,24 +225,24 @@ def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
     figure = cell_panels(
         panels,
         colours,
-        says=": %{y} stopped %{x} for %{text}",
+        says=": %{y} paused %{x} for %{text}",
         row_pixels=18,
-        x_title="is stopped by the row",
+        x_title="device that is paused",
         scale={"colorscale": _PAUSES, "cmin": 0, "cmax": max_ns / 1e6},
-        scale_title="time stopped, ms",
+        scale_title="time paused, ms",
         below_pixels=_NAMES_PIXELS,
     )
     figure.update_xaxes(type="category", showgrid=False, tickangle=-90, dtick=1)
     counts = sentence(
-        f"with {tuner} {len({b for _, b in pairs})} devices were stopped by "
+        f"with {tuner}, {len({b for _, b in pairs})} devices were paused by "
         f"{len({a for a, _ in pairs})}, for {quantity(pairs.total(), 'ns')} in all"
         for tuner, pairs in paused_ns.items()
     )
-    return Picture(
-        f"{longest[0]} stopped {longest[1]} the longest: {quantity(max_ns, 'ns')}, with "
+    return CaptionedFigure(
+        f"{longest[0]} paused {longest[1]} the longest: {quantity(max_ns, 'ns')}, with "
         f"{with_tuner}",
-        f"{counts} Each cell is how long the device of the row had stopped that of the column, all "
-        f"their cables and lossless classes added, in repeat {shown.repeat}."
+        f"{counts} Each cell is how long the device of the row paused that of the column, summed "
+        f"over their cables and lossless classes, in repeat {shown.repeat}."
         + (f" {left} more pairs are not drawn." if left else ""),
         figure,
         "who-stops-whom",
@@ -248,14 +254,14 @@ def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
     )
 
 
-def _paused_pairs(result: TrialResult) -> _Pairs:
-    """Return who had stopped whom in a trial, by its last sample."""
+def _paused_pairs(result: TrialResult) -> _PausedPairs:
+    """Return for how long devices paused their neighbours in a trial, by its last sample."""
     table, testbed = result.table("pauses"), result.testbed
     last = table["t_ns"] == table["t_ns"].max(initial=-1)
     peers = {
         (port.device, port.name): testbed.peer_device(port).name for port in testbed.switch_ports
     }
-    pairs: _Pairs = Counter()
+    pairs: _PausedPairs = Counter()
     columns = (table[name][last].tolist() for name in ("device", "port", "pausing_ns"))
     for device, port, ns in zip(*columns, strict=True):
         if ns > 0:
@@ -263,8 +269,8 @@ def _paused_pairs(result: TrialResult) -> _Pairs:
     return pairs
 
 
-def _longest(total: _Pairs, side: int, order: Mapping[str, int]) -> list[str]:
-    """Return the devices on one side of the pairs that last longest, in the testbed's order."""
+def _longest(total: _PausedPairs, side: int, order: Mapping[str, int]) -> list[str]:
+    """Return the devices on one side of the pairs with the longest times, in testbed order."""
     sums: Counter[str] = Counter()
     for pair, ns in total.items():
         sums[pair[side]] += ns

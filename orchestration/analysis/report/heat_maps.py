@@ -1,4 +1,4 @@
-"""The frame of the report's heat maps: spans of time, and panels of cells, one per tuner."""
+"""What the report's heat maps share: bins of time, and panels of cells, one per tuner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestration.render.figure_style import Colours, base_figure, write_name
 from orchestration.render.numbers import Unit, quantity
 from orchestration.render.page import lines_of
 
-# The most rows and columns whose names are readable on a phone.
+# With more rows or columns their names would be unreadable on a phone.
 MAX_ROWS = 24
 # Above and below the panels of a grid: the scale with its title, the x axis with its title.
 # A panel's name is written above it.
@@ -25,41 +25,44 @@ _SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
 
 @dataclass(frozen=True)
 class Bins:
-    """Spans of time: `edges_ns` (spans + 1,). Samples are inside of spans, not on their edges."""
+    """Bins of time, with edges of shape (bins + 1,). No sample lies on an edge."""
 
     edges_ns: Floats
 
     @property
     def begins_ns(self) -> Ints:
-        """When each begins, shape (spans,)."""
+        """Where each bin begins, shape (bins,)."""
         return self.edges_ns[:-1].astype(np.int64)
 
     @property
-    def span_ns(self) -> float:
-        """The length of a span."""
+    def bin_ns(self) -> float:
+        """The length of a bin, in ns."""
         return float(self.edges_ns[1] - self.edges_ns[0])
 
     @property
     def middle_ms(self) -> Floats:
-        """The middle of each, in ms, shape (spans,)."""
-        return np.round((self.begins_ns + self.span_ns / 2) / 1e6, 4)
+        """The middle of each bin in ms, shape (bins,)."""
+        return np.round((self.begins_ns + self.bin_ns / 2) / 1e6, 4)
 
     def binned(
         self, t_ns: Ints, values: Floats, reduced: Callable[..., Floats] = np.nanmax
     ) -> Floats:
-        """Return one value for each span: (samples, rows) to (rows, spans), NaN without samples."""
-        spans = len(self.edges_ns) - 1
-        found = np.full((values.shape[1], spans), math.nan)
-        place = np.clip(np.searchsorted(self.edges_ns, t_ns, side="left") - 1, 0, spans - 1)
-        for span in np.unique(place):
-            part = values[place == span]
+        """Return one value per bin: (samples, rows) becomes (rows, bins), NaN without samples.
+
+        `reduced` makes one value of those of a bin.
+        """
+        bins = len(self.edges_ns) - 1
+        grid = np.full((values.shape[1], bins), math.nan)
+        bin_of = np.clip(np.searchsorted(self.edges_ns, t_ns, side="left") - 1, 0, bins - 1)
+        for number in np.unique(bin_of):
+            part = values[bin_of == number]
             known = ~np.isnan(part).all(axis=0)
-            found[known, span] = reduced(part[:, known], axis=0)
-        return found
+            grid[known, number] = reduced(part[:, known], axis=0)
+        return grid
 
 
 def bins_of(times_ns: Sequence[Ints], maximum: int) -> Bins:
-    """Return at most `maximum` spans for samples taken at each of `times_ns`, shapes (samples,)."""
+    """Return at most `maximum` bins for samples taken at each of `times_ns`, shapes (samples,)."""
     first, last = times_ns[0][0], min(float(t_ns[-1]) for t_ns in times_ns)
     samples = min(len(t_ns) for t_ns in times_ns)
     count, half_ns = min(maximum, samples), (last - first) / max(1, samples - 1) / 2
@@ -67,7 +70,10 @@ def bins_of(times_ns: Sequence[Ints], maximum: int) -> Bins:
 
 
 def bins_between(times_ns: Sequence[Ints], maximum: int) -> Bins:
-    """Return at most `maximum` spans that each end with a sample, the first of which begins one."""
+    """Return at most `maximum` bins between samples at `times_ns`, shapes (samples,).
+
+    The first sample begins the first bin, and every bin ends with a sample.
+    """
     first, last = float(times_ns[0][0]), min(float(t_ns[-1]) for t_ns in times_ns)
     count = min(maximum, min(len(t_ns) for t_ns in times_ns) - 1)
     return Bins(np.linspace(first, last + 1, count + 1))
@@ -75,7 +81,7 @@ def bins_between(times_ns: Sequence[Ints], maximum: int) -> Bins:
 
 def over_time(
     grids: Mapping[str, Floats],
-    spans: Bins,
+    bins: Bins,
     rows: Mapping[str, Sequence[str]],
     unit: Unit,
     colours: Colours,
@@ -86,13 +92,13 @@ def over_time(
     scale: Mapping[str, Any],
     scale_title: str,
 ) -> Figure:
-    """Return heat maps of grids (rows, spans) over time; `grids` and names of `rows` are by tuner.
+    """Return heat maps of grids (rows, bins) over time; `grids` and names of `rows` are by tuner.
 
-    `shades` gives what is coloured of a grid; `says` stands before the value of a cell.
+    `shades` turns a grid into the values of its colours; `says` stands before the value of a cell.
     """
     panels = {
         tuner: {
-            "x": spans.middle_ms,
+            "x": bins.middle_ms,
             "y": rows[tuner],
             "z": shades(grid).tolist(),
             "text": [["" if v != v else quantity(float(v), unit) for v in row] for row in grid],
@@ -124,9 +130,9 @@ def cell_panels(
     """Return heat maps of one colour scale, one below the other, a panel per tuner.
 
     `panels` is tuner -> `x` and `y`, the names of columns and rows, the first row on top, and `z`
-    and `text`, rows of columns; a `z` of None or NaN leaves its cell blank. `says` is what is shown
-    of a cell, after the tuner's name. `scale` has the attributes of a colour axis of plotly.js,
-    `colorbar` those of its bar; `below_pixels` is for the x axis.
+    and `text`, rows of columns; a `z` of None or NaN leaves its cell blank. `says` is the text of a
+    cell after the tuner's name. `scale` has the attributes of plotly.js' colour axis, with those of
+    its bar in `colorbar`; the x axis has `below_pixels` below the panels.
     """
     rows = max(len(panel["y"]) for panel in panels.values())
     height = len(panels) * (row_pixels * rows + _NAME_PIXELS)
@@ -174,10 +180,10 @@ def cell_panels(
     return figure
 
 
-def grid_data(grids: Mapping[str, Floats], spans: Bins, columns: Sequence[str]) -> Data:
-    """Return grids (columns, spans) by tuner as data: a row for each tuner and span of time."""
+def grid_data(grids: Mapping[str, Floats], bins: Bins, columns: Sequence[str]) -> Data:
+    """Return grids (columns, bins) by tuner as data: a row for each tuner and bin of time."""
     lines = {tuner: dict(zip(columns, grid.tolist(), strict=True)) for tuner, grid in grids.items()}
-    return lines_of("tuner", lines, {"from_ns": spans.begins_ns.tolist()})
+    return lines_of("tuner", lines, {"from_ns": bins.begins_ns.tolist()})
 
 
 def sentence(clauses: Iterable[str]) -> str:

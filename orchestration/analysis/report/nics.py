@@ -1,9 +1,13 @@
-"""The report's pictures of hosts' NICs: who was told to slow down, and all hosts over time."""
+"""The report's figures of RoCE NICs: the most congested hosts, and all hosts over time.
+
+Congestion control sets the rate at which a NIC may send each flow. Under DCQCN it lowers the rate
+on congestion notification packets (CNPs), which receivers send on CE-marked packets.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +24,13 @@ from orchestration.analysis.report.heat_maps import (
     sentence,
 )
 from orchestration.analysis.report.selection import ShownRepeat
-from orchestration.core.records import MISSING, Floats, Samples
+from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.render.numbers import Unit, extremes, quantity
-from orchestration.render.page import Picture, lines_of
+from orchestration.render.page import CaptionedFigure, lines_of
 
-# Brewer's Purples, as lightness only; dark means held back most. No cell is as light as the page.
+# Brewer's Purples, which vary in lightness only; dark is a low rate, and all differ from the page.
 _SCALE = [(0, "#3F007D"), (0.25, "#6A51A3"), (0.5, "#9E9AC8"), (0.75, "#CBC9E2"), (1, "#EFEDF5")]
 _PERCENTS = [0, 25, 50, 75, 100]
 
@@ -38,12 +42,11 @@ def _windows(shown: ShownRepeat) -> dict[str, Samples]:
     }
 
 
-def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | None:
-    """Draw the lowest rate, of its line's, that each host was allowed in each time span.
+def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
+    """Draw the lowest rate that each host was allowed in each bin of time, of its line rate.
 
-    There are at most `spans` spans. The hosts that were held back most are drawn: those with the
-    most CNPs or, under controls that need none, such as Swift, with the lowest rates. None without
-    RoCE flows.
+    There are at most `bins` bins. The hosts with the most CNPs are drawn or, under a congestion
+    control without CNPs, such as Swift, those with the lowest rates. None without RoCE flows.
     """
     windows, testbed = _windows(shown), shown.results[0].testbed
     rates = {tuner: allowed_bps(testbed, window) for tuner, window in windows.items()}
@@ -52,7 +55,7 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
     if any(np.isnan(rate).all() for rate in rates.values()):
         return None
     line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
-    # what each host got until flows stopped arriving
+    # CNPs of each host until flows stopped arriving
     cnps = {
         tuner: np.asarray(window.cnps[-1] - window.cnps[0]) for tuner, window in windows.items()
     }
@@ -63,8 +66,8 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
         cnps, notified = {}, held
     rows = np.sort(np.lexsort((-held, -notified))[:MAX_ROWS])
     hosts, lines = [testbed.hosts[row] for row in rows], line_bps[rows]
-    of_time = bins_between([window.t_ns for window in windows.values()], spans)
-    # by tuner, shapes (hosts, spans): NaN without unfinished flows
+    of_time = bins_between([window.t_ns for window in windows.values()], bins)
+    # by tuner, shapes (hosts, bins): NaN without unfinished flows
     grids = {
         tuner: of_time.binned(window.t_ns[1:], rates[tuner][1:, rows], np.nanmin)
         for tuner, window in windows.items()
@@ -91,39 +94,30 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
             "cmax": 100,
             "colorbar": {"tickvals": _PERCENTS, "ticktext": [f"{part}%" for part in _PERCENTS]},
         },
-        scale_title="lowest rate allowed, of the line's",
+        scale_title="lowest rate allowed, of the line rate",
     )
     lowest = {
         tuner: _lowest(grid, of_time) for tuner, grid in grids.items() if not np.isnan(grid).all()
     }
-    clauses = []
-    for tuner, (row, bps, at) in lowest.items():
-        got = ""
-        if cnps:
-            got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
-            got += f"{int(cnps[tuner].sum()):,} CNPs; "
-        clauses.append(
-            f"with {tuner} {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
-            f"{quantity(float(lines[row]), 'bps')} around {at}"
-        )
     if cnps:
         tuner = max(drawn, key=lambda name: int(drawn[name].max()))
         row = int(np.argmax(drawn[tuner]))
-        maximum = f"was told to slow down the most: {drawn[tuner][row]:,} CNPs"
+        maximum = f"received the most CNPs: {drawn[tuner][row]:,}"
     else:
         tuner = min(lowest, key=lambda name: lowest[name][1])
         row, bps, at = lowest[tuner]
-        maximum = f"was held back the most: to {quantity(bps, 'bps')} around {at}"
-    behind = " Behind each name are the host's CNPs." if cnps else ""
-    left = ""
-    if cnps and (hidden := len(testbed.hosts) - len(rows)):
+        maximum = f"had the lowest rate: {quantity(bps, 'bps')} around {at}"
+    behind = " The number behind a host's name is that of its CNPs." if cnps else ""
+    hidden = ""
+    if cnps and (count := len(testbed.hosts) - len(rows)):
         more = max(int(np.delete(got, rows).max()) for got in cnps.values())
-        left = f" {hidden} more hosts are not drawn: none of them got more than {more:,} CNPs."
-    return Picture(
+        hidden = f" {count} more hosts are not drawn: none of them got more than {more:,} CNPs."
+    return CaptionedFigure(
         f"{hosts[row]} {maximum}, with {tuner}",
-        f"{sentence(clauses)} Each cell is the lowest rate that congestion control allowed the "
-        f"host's unfinished flows together in {quantity(of_time.span_ns, 'ns')}, as far as it was "
-        f"read; blank without flows.{behind} Repeat {shown.repeat}, while flows arrived.{left}",
+        f"{_lowest_rates(lowest, cnps, hosts, lines)} Each cell is the lowest sampled rate that "
+        "congestion control allowed to all unfinished flows of the host together, in "
+        f"{quantity(of_time.bin_ns, 'ns')}; it is blank without flows.{behind} Repeat "
+        f"{shown.repeat}, while flows arrived.{hidden}",
         figure,
         "rates-of-hosts",
         grid_data(grids, of_time, [f"{host}_bps" for host in hosts]),
@@ -132,15 +126,40 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
 
 def _lowest(grid: Floats, of_time: Bins) -> tuple[int, float, str]:
     """Return which drawn host had the lowest rate, that rate, and when."""
-    row, span = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
-    at = quantity(1e6 * float(of_time.middle_ms[span]), "ns")
-    return int(row), float(grid[row, span]), at
+    row, bin_index = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
+    at = quantity(1e6 * float(of_time.middle_ms[bin_index]), "ns")
+    return int(row), float(grid[row, bin_index]), at
+
+
+def _lowest_rates(
+    lowest: Mapping[str, tuple[int, float, str]],
+    cnps: Mapping[str, Ints],
+    hosts: Sequence[str],
+    lines_bps: Ints | Floats,
+) -> str:
+    """Return a sentence on CNPs and the lowest rate with each tuner.
+
+    `hosts` and their line rates `lines_bps` are those that are drawn; `cnps` are of all hosts.
+    """
+    clauses = []
+    for tuner, (row, bps, at) in lowest.items():
+        got = ""
+        if cnps:
+            got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
+            got += f"{int(cnps[tuner].sum()):,} CNPs; "
+        clauses.append(
+            f"with {tuner}, {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
+            f"{quantity(float(lines_bps[row]), 'bps')} around {at}"
+        )
+    return sentence(clauses)
 
 
 class _Panel(NamedTuple):
-    """What a panel over time says in its corner, in a title and of its extreme, and its numbers.
+    """The texts of a panel over time, and how its values are shown.
 
-    `scale` multiplies its values, which are shown as `number`; `column` is that of its data.
+    `corner` stands in its corner, `title` is the figure's title if the panel is the first one, and
+    `extreme` names the value that `pick` finds. Values are multiplied by `scale` and shown by the
+    format `number`; `column` is their column in the figure's data.
     """
 
     corner: str
@@ -155,33 +174,33 @@ class _Panel(NamedTuple):
 
 _PANELS = {
     "cnps": _Panel(
-        "CNPs a ms, all hosts", 1.0, "%{y:,.4g}", "count", "cnps_per_ms", "CNPs in each ms: {}",
-        "the most CNPs a ms were", np.nanargmax,
+        "CNPs per ms, all hosts", 1.0, "%{y:,.4g}", "count", "cnps_per_ms", "CNPs per ms: {}",
+        "the highest number of CNPs per ms was", np.nanargmax,
     ),
     "rate_bps": _Panel(
         "mean rate allowed to a host, Gbps", 1e-9, "%{y:.3g} Gbps", "bps", "rate_mean_bps",
-        "A host with flows may send {}", "the lowest mean rate", np.nanargmin,
+        "A host with flows may send {}", "the lowest mean rate was", np.nanargmin,
     ),
     "rtt_ns": _Panel(
         "median RTT of hosts, us", 1e-3, "%{y:.3g} us", "ns", "rtt_median_ns",
-        "Round trips take {}", "the longest median RTT", np.nanargmax,
+        "Round trips take {}", "the longest median RTT was", np.nanargmax,
     ),
 }  # fmt: skip
 _PANEL_PIXELS, _AROUND_PIXELS, _GAP = 140, 70, 0.07
 
-# panel -> tuner -> (spans,), NaN where unknown
+# panel -> tuner -> (bins,), NaN where unknown
 _Lines = Mapping[str, Mapping[str, Floats]]
 
 
-def nics_over_time(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | None:
-    """Draw a panel each for notifications, rates and round trips, with a line per tuner.
+def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
+    """Draw a panel each for CNPs, rates and round-trip times, with a line per tuner.
 
-    Lines have at most `spans` points. A panel without a value is left out; None without RoCE flows.
+    Lines have at most `bins` points. A panel without values is left out; None without RoCE flows.
     """
     windows = _windows(shown)
     if any(len(window.t_ns) < 3 for window in windows.values()):
         return None
-    of_time = bins_between([window.t_ns for window in windows.values()], spans)
+    of_time = bins_between([window.t_ns for window in windows.values()], bins)
     by_tuner = {tuner: _lines(shown, window, of_time) for tuner, window in windows.items()}
     panels = {key: {tuner: lines[key] for tuner, lines in by_tuner.items()} for key in _PANELS}
     panels = {
@@ -214,11 +233,11 @@ def nics_over_time(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
         tuner: {_PANELS[key].column: lines[tuner].tolist() for key, lines in panels.items()}
         for tuner in windows
     }
-    return Picture(
+    return CaptionedFigure(
         first.title.format(extremes(means, first.unit)),
-        f"{_peaks(panels, of_time)} Rates and round trips are of hosts with unfinished RoCE flows, "
-        f"a rate is at most the line's. Values each {quantity(of_time.span_ns, 'ns')} of repeat "
-        f"{shown.repeat}, while flows arrived.",
+        f"{_peaks(panels, of_time)} Rates, which are at most the line rate, and round-trip times "
+        "are those of hosts with unfinished RoCE flows. There is one value per "
+        f"{quantity(of_time.bin_ns, 'ns')} of repeat {shown.repeat}, while flows arrived.",
         figure,
         "hosts-over-time",
         lines_of("tuner", columns, {"from_ns": of_time.begins_ns.tolist()}),
@@ -226,24 +245,24 @@ def nics_over_time(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
 
 
 def _lines(shown: ShownRepeat, window: Samples, of_time: Bins) -> dict[str, Floats]:
-    """Return CNPs a ms, rates and round trips of hosts with unfinished flows, shapes (spans,)."""
+    """Return CNPs per ms, rates and RTTs of hosts with unfinished flows, shapes (bins,)."""
     t_ns, testbed = window.t_ns[1:], shown.results[0].testbed
     rates, trips = allowed_bps(testbed, window)[1:], round_trips_ns(window)[1:]
     got = np.diff(np.where(window.cnps == MISSING, math.nan, window.cnps), axis=0)
     added = of_time.binned(t_ns, got.sum(axis=1, keepdims=True), np.nansum)[0]
     return {
-        "cnps": added * 1e6 / of_time.span_ns,
+        "cnps": added * 1e6 / of_time.bin_ns,
         "rate_bps": _over_hosts(of_time.binned(t_ns, rates, np.nanmean), np.nanmean),
         "rtt_ns": _over_hosts(of_time.binned(t_ns, trips, np.nanmedian), np.nanmedian),
     }
 
 
 def _over_hosts(grid: Floats, reduced: Callable[..., Floats]) -> Floats:
-    """Return one value for each span of (hosts, spans), NaN where no host has one."""
-    found = np.full(grid.shape[1], math.nan)
+    """Return one value for each bin of a grid (hosts, bins), NaN where no host has one."""
+    values = np.full(grid.shape[1], math.nan)
     known = ~np.isnan(grid).all(axis=0)
-    found[known] = reduced(grid[:, known], axis=0)
-    return found
+    values[known] = reduced(grid[:, known], axis=0)
+    return values
 
 
 def _name_lines(
@@ -257,20 +276,20 @@ def _name_lines(
         if len(at)
     }
     low, high = figure.layout["yaxis"]["range"]
-    # the first panel has a share of the height, names are as high in all
+    # a panel has a part of the figure's height only, so names need a larger share of its axis
     end_labels(figure, ends, colours, 2.2 * (high - low))
 
 
 def _peaks(panels: _Lines, of_time: Bins) -> str:
-    """Return the extreme of each panel, and when it was."""
+    """Return the extreme value of each panel, and when it was measured."""
     clauses = []
     for key, lines in panels.items():
         panel = _PANELS[key]
         known = {tuner: line for tuner, line in lines.items() if not np.isnan(line).all()}
-        places = {tuner: int(panel.pick(line)) for tuner, line in known.items()}
-        values = {tuner: float(known[tuner][at]) for tuner, at in places.items()}
+        bins = {tuner: int(panel.pick(line)) for tuner, line in known.items()}
+        values = {tuner: float(known[tuner][at]) for tuner, at in bins.items()}
         tuner = (min if panel.pick is np.nanargmin else max)(values, key=values.__getitem__)
-        at_ns = 1e6 * float(of_time.middle_ms[places[tuner]])
+        at_ns = 1e6 * float(of_time.middle_ms[bins[tuner]])
         value = quantity(values[tuner], panel.unit)
         clauses.append(f"{panel.extreme} {value} around {quantity(at_ns, 'ns')}, with {tuner}")
     return sentence(clauses)

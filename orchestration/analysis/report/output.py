@@ -1,4 +1,4 @@
-"""What `closloop report` gives besides its page: blocks for a terminal, JSON, CSV files, a PDF."""
+"""The output of `closloop report` besides its page: for a terminal, as JSON, CSV files and PDF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.answer import answers, validity_text
+from orchestration.analysis.answer import answers, answers_note, validity_text
 from orchestration.analysis.load import to_json as load_to_json
 from orchestration.analysis.metrics import METRICS, QUANTILES
 from orchestration.analysis.report.report_tables import (
@@ -37,9 +37,9 @@ def report_blocks(summary: Summary) -> list[Block]:
     """Return the output of `closloop report`."""
     blocks: list[Block] = [Paragraph(f"{summary.campaign}: {validity_text(summary)}", "ok")]
     blocks += [Paragraph(f"replays {parent}") for parent in summary.parents]
-    blocks.append(Items(answers(summary)))
+    blocks += [Items(answers(summary)), Paragraph(answers_note(summary))]
     for condition in summary.conditions:
-        fabric, lacking = fabric_table(condition)
+        fabric, missing = fabric_table(condition)
         parts = [
             Heading(condition.label) if len(summary.conditions) > 1 else None,
             Paragraph(condition.interim.in_words),
@@ -47,12 +47,12 @@ def report_blocks(summary: Summary) -> list[Block]:
             comparison_table(condition) if condition.comparisons else None,
             load_table(condition),
             fabric,
-            Paragraph(lacking),
+            Paragraph(missing),
             Paragraph(marking_text(condition)) if fabric else None,
         ]
         blocks += [part for part in parts if part is not None]
-    found = findings_table(summary)
-    return [*blocks, found] if found else blocks
+    problems = findings_table(summary)
+    return [*blocks, problems] if problems else blocks
 
 
 def summary_to_json(summary: Summary) -> dict[str, Any]:
@@ -114,10 +114,10 @@ _ESTIMATE = ("mean", "low", "high", "n")
 _DIFFERENCE = ("mean", "low", "high", "relative", "relative_low", "relative_high")
 
 
-def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> list[Path]:
-    """Write trials, estimates, comparisons and the pictures' data; return the files' paths.
+def write_csv(folder: Path, summary: Summary, figures: Mapping[str, str]) -> list[Path]:
+    """Write trials, estimates, comparisons and the data of figures; return the files' paths.
 
-    `pictures` is file name -> text. Raises NotReadyError if the folder cannot be written.
+    `figures` is file name -> CSV text. Raises NotReadyError if the folder cannot be written.
     """
     data = {"trials": _trials, "estimates": _estimates, "comparisons": _comparisons}
     tables = {f"{name}.csv": csv_text(rows(summary)) for name, rows in data.items()}
@@ -126,7 +126,7 @@ def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> li
     except OSError as error:
         raise unwritable(folder, error, "give a folder: --csv DIR") from error
     paths = []
-    for name, text in {**tables, **pictures}.items():
+    for name, text in {**tables, **figures}.items():
         paths.append(folder / name)
         replace_file(paths[-1], text)
     return paths
@@ -205,18 +205,20 @@ def print_page(html: str, path: Path) -> None:
     Raises NotReadyError without Chromium, if it fails, or if the file cannot be written.
     """
     browser = find_browser()
-    with tempfile.TemporaryDirectory(prefix="closloop-pdf-", ignore_cleanup_errors=True) as place:
-        page, printed = Path(place) / "page.html", Path(place) / "page.pdf"
+    with tempfile.TemporaryDirectory(prefix="closloop-pdf-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        page, printed = folder / "page.html", folder / "page.pdf"
         page.write_text(html, encoding="utf-8")
-        argv = printing_command(browser, page, printed, Path(place) / "profile")
+        argv = printing_command(browser, page, printed, folder / "profile")
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S)
-            said = done.stderr.strip().splitlines()
+            process = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S)
+            messages = process.stderr.strip().splitlines()
         except subprocess.TimeoutExpired:
-            said = [f"it took over {_LIMIT_S} s"]
+            messages = [f"it took over {_LIMIT_S} s"]
         if not printed.is_file():
+            reason = messages[-1] if messages else "it gave no reason"
             raise NotReadyError(
-                f"{browser} printed nothing: {said[-1] if said else 'it says nothing'}",
+                f"{browser} printed nothing: {reason}",
                 "open the page in a browser and print it there",
             )
         try:

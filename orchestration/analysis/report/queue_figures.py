@@ -1,4 +1,4 @@
-"""The report's pictures of queues: length distributions, and single queues over time."""
+"""The report's figures of queues: length distributions, and single queues over time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.page import Picture, lines_of, rows_of
+from orchestration.render.page import CaptionedFigure, lines_of, rows_of
 from orchestration.results.reader import TrialResult
 
 
@@ -77,7 +77,7 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
         return []
     testbed = shown.results[0].testbed
     means = np.mean([trial.metrics.queue_mean_bytes for trial in shown.trials], axis=0)
-    found = []
+    busiest = []
     peers = [testbed.peer_device(port) for port in testbed.queues]
     for kind, words in (("host", "towards a host"), ("switch", "between switches")):
         of_kind = np.array([peer.kind == kind for peer in peers])
@@ -88,8 +88,8 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
                 timeline(tuner, result, queue, points) for tuner, result in shown.by_tuner.items()
             )
             name, towards = testbed.queues[queue].label, peers[queue].name
-            found.append(QueueTimelines(name, words, towards, shown.repeat, lines))
-    return found
+            busiest.append(QueueTimelines(name, words, towards, shown.repeat, lines))
+    return busiest
 
 
 def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
@@ -101,15 +101,15 @@ def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeli
     t_ns, qlen = downsample(every_ns, every, points)
     actions = result.table("actions")
     end_ns = int(every_ns[-1]) if len(every_ns) else 0
-    mine = changes_of(result, queue) & (actions["applied_ns"] <= end_ns)
-    set_ns, kmin = np.maximum(actions["applied_ns"][mine], 0), actions["kmin_bytes"][mine]
+    changes = changes_of(result, queue) & (actions["applied_ns"] <= end_ns)
+    set_ns, kmin = np.maximum(actions["applied_ns"][changes], 0), actions["kmin_bytes"][changes]
     return Timeline(
         tuner=tuner,
         t_ns=t_ns,
         qlen_bytes=qlen,
         set_ns=set_ns,
         kmin_bytes=kmin,
-        kmax_bytes=actions["kmax_bytes"][mine],
+        kmax_bytes=actions["kmax_bytes"][changes],
         mean_bytes=float(every.mean()) if len(every) else math.nan,
         above_kmin=_above(every_ns, every, set_ns, kmin),
     )
@@ -126,8 +126,8 @@ def _above(t_ns: Ints, qlen: Ints, set_ns: Ints, kmin: Ints) -> float | None:
 def changes_of(result: TrialResult, queue: int) -> np.ndarray:
     """Return which rows of the table `actions` belong to the queue, as booleans (actions,)."""
     actions, port = result.table("actions"), result.testbed.queues[queue]
-    mine = (actions["device"] == port.device) & (actions["port"] == port.name)
-    return np.asarray(mine & (actions["queue"] == port.klass))
+    of_port = (actions["device"] == port.device) & (actions["port"] == port.name)
+    return np.asarray(of_port & (actions["queue"] == port.klass))
 
 
 def downsample(t_ns: Ints, values: NDArray[Any], points: int) -> tuple[Ints, NDArray[Any]]:
@@ -148,7 +148,7 @@ _NAME_SHARE = 0.06
 _CORNER_CHARACTERS = 36
 
 
-def queue_distribution(condition: Condition, colours: Colours) -> Picture | None:
+def queue_distribution(condition: Condition, colours: Colours) -> CaptionedFigure | None:
     """Draw the share of queue samples longer than x: mean and range over repeats.
 
     None if no trial has queue samples, or if all queues were empty.
@@ -161,17 +161,18 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
             shares[arm.tuner] = np.stack([every.mean(0), every.min(0), every.max(0)])
     figure = base_figure(height=360, right=20)
     grid = QUEUE_GRID_BYTES[1:]
-    seen = {tuner: both[0, 1:] > 0 for tuner, both in shares.items()}
-    drawn = {tuner: both[:, 1:][:, seen[tuner]] for tuner, both in shares.items()}
-    drawn = {tuner: both for tuner, both in drawn.items() if both.size}
+    # the rows of shares are: mean, lowest and highest over repeats
+    reached = {tuner: rows[0, 1:] > 0 for tuner, rows in shares.items()}
+    drawn = {tuner: rows[:, 1:][:, reached[tuner]] for tuner, rows in shares.items()}
+    drawn = {tuner: rows for tuner, rows in drawn.items() if rows.size}
     if not drawn:
         return None
     floor = min(1.0, *(float(mean.min()) for mean, _, _ in drawn.values()))
-    longest = max(2e3, *(float(grid[seen[tuner]][-1]) for tuner in drawn))
+    longest = max(2e3, *(float(grid[reached[tuner]][-1]) for tuner in drawn))
     line_height = _NAME_SHARE * max(1.0, -math.log10(floor))
     names: list[tuple[float, float]] = []
     for tuner, (mean, low, high) in drawn.items():
-        x, colour = grid[seen[tuner]], colours[tuner]
+        x, colour = grid[reached[tuner]], colours[tuner]
         figure.add_trace(band(x, np.maximum(low, floor), high, colour))
         trace = curve(x, mean, colour)
         trace["hovertemplate"] = (
@@ -180,8 +181,8 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         figure.add_trace(trace)
         # each name stands where its curve crosses a different level, so that names do not overlap
         level = float(mean[0]) * 10 ** (-0.5 - 0.35 * len(names))
-        place = min(int(np.searchsorted(-mean, -level)), len(mean) - 1)
-        end = float(np.log10(x[place])), float(np.log10(mean[place]))
+        point = min(int(np.searchsorted(-mean, -level)), len(mean) - 1)
+        end = float(np.log10(x[point])), float(np.log10(mean[point]))
         # curves that never fall end at the same point
         names.append((end[0], end[1] + line_height * sum(name[0] == end[0] for name in names)))
         name_line(figure, tuner, *names[-1], colour, above=True)
@@ -189,24 +190,24 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     queue_share_axes(figure, floor, longest, room=4)
     spans = condition.queue_spans
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
-    empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
+    empty = {tuner: 1 - float(rows[0, 0]) for tuner, rows in shares.items()}
     names_of = ("share", "share_low", "share_high")
     columns = {name: dict(zip(names_of, c.tolist(), strict=True)) for name, c in shares.items()}
-    return Picture(
+    return CaptionedFigure(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}"
         if any(value > 0 for value in p99.values())
         else "Queues are empty 99% of the time or more",
         f"Share of the time that a queue is empty: {extremes(empty, 'share')}. Complementary "
         "distribution over all switch queues and samples"
         + (f". {spans} Line" if spans else " while flows arrived. Line")
-        + ": mean over repeats; band: their lowest and highest.",
+        + ": mean over repeats; band: range over the repeats.",
         figure,
         "queue-distribution",
         lines_of("tuner", columns, {"above_bytes": [float(edge) for edge in QUEUE_GRID_BYTES]}),
     )
 
 
-def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
+def queue_timeline(queue: QueueTimelines, colours: Colours) -> CaptionedFigure:
     """Draw one queue over time, a row per tuner, with the thresholds in force."""
     lines = queue.timelines
     figure = Figure(len(lines), gap=0.05, same_y=True)
@@ -228,7 +229,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     means = {item.tuner: item.mean_bytes for item in lines}
     how = " Dotted: kmin, dashed: kmax, as read back from the queue."
     how = how if any(len(item.set_ns) for item in lines) else ""
-    return Picture(
+    return CaptionedFigure(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
         f"{queue.repeat}, while flows arrived.{how}",

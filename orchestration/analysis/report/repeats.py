@@ -1,4 +1,4 @@
-"""The picture of one metric in every repeat, with mean and interval, a row per tuner."""
+"""The figure of one metric in every repeat, with mean and interval, a row per tuner."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestration.analysis.summary import Arm, Condition
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, Colours, line, padded, short
 from orchestration.render.numbers import Unit, extremes, quantity
-from orchestration.render.page import Picture, rows_of
+from orchestration.render.page import CaptionedFigure, rows_of
 
 HOW_REPEATS = (
-    "Circles: one repeat each, same seed joined by a line. Diamond and bar: mean over repeats with "
-    "its 95% interval. Crosses: invalid, not averaged."
+    "A circle is one repeat; lines join repeats of the same seed. Diamond and bar: mean over "
+    "repeats with its 95% interval. Crosses: invalid trials, which are not averaged."
 )
 
 
-def repeats(condition: Condition, key: str, colours: Colours) -> Picture | None:
+def repeats(condition: Condition, key: str, colours: Colours) -> CaptionedFigure | None:
     """Draw a metric's value in every repeat, its mean and 95 % interval; None without values."""
     arms = shown_arms(condition)[::-1]
     metric = METRICS[key]
@@ -39,7 +39,7 @@ def repeats(condition: Condition, key: str, colours: Colours) -> Picture | None:
     figure.update_xaxes(range=padded([scale * value for value in drawn]))
     means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
     spreads = " ".join(text for arm in arms[::-1] if (text := _spread(arm, key)))
-    return Picture(
+    return CaptionedFigure(
         metric.title.format(extremes(means, metric.unit)),
         f"{spreads} {HOW_REPEATS}",
         figure,

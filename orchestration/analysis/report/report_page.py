@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from orchestration.analysis.answer import answers, validity_text
-from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
+from orchestration.analysis.answer import answers, answers_note, validity_text
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
-from orchestration.analysis.report.buffers import buffer_pictures
+from orchestration.analysis.report.buffers import buffer_figures
 from orchestration.analysis.report.differences import convergence
-from orchestration.analysis.report.fabric import fabric_heatmap, pause_picture, uplink_picture
-from orchestration.analysis.report.nics import nics_over_time, rate_picture
+from orchestration.analysis.report.fabric import fabric_heatmap, pause_figure, uplink_figure
+from orchestration.analysis.report.nics import nics_over_time, rate_figure
 from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
@@ -36,19 +36,20 @@ from orchestration.render.figure_style import Colours, colours_of
 from orchestration.render.html import Rendered, render
 from orchestration.render.page import (
     Block,
+    CaptionedFigure,
+    FigureGrid,
     Heading,
     Items,
     Key,
     Links,
     Page,
     Paragraph,
-    Picture,
-    Pictures,
     Section,
 )
 
-# Totals over all pictures of a kind, which limit the page of a big campaign to a few megabytes.
-_TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000
+# Points and bins of all figures of a kind together: they limit a big campaign's page to a few
+# megabytes.
+_TIMELINE_POINTS, _HEATMAP_BINS = 40_000, 2_000
 
 # Called with the conditions drawn and the conditions in all.
 Progress = Callable[[int, int], None]
@@ -73,7 +74,7 @@ class _Report:
         self._colours: Colours = colours_of(summary.tuners)
         drawn = max(1, sum(len(shown_arms(condition)) for condition in summary.conditions))
         self._points = min(1_500, max(100, _TIMELINE_POINTS // (2 * drawn)))
-        self._spans = min(120, max(30, _HEATMAP_SPANS // drawn))
+        self._bins = min(120, max(30, _HEATMAP_BINS // drawn))
 
     def page(self, progress: Progress) -> Page:
         summary = self._summary
@@ -84,13 +85,14 @@ class _Report:
         opening: list[Block] = [
             *(Paragraph(f"replays {parent}", "kicker") for parent in summary.parents),
             Items(answers(summary), "answers"),
+            Paragraph(answers_note(summary), "note"),
             Paragraph(validity_text(summary), "bad" if summary.invalid else "ok"),
             Key(shown, f"and {more} more" if more > 0 else ""),
         ]
         if self._several:
             names = [condition.label for condition in summary.conditions]
-            anchors = {name: f"condition-{place}" for place, name in enumerate(names)}
-            opening.append(Links({**anchors, "Can it be trusted?": "trust"}))
+            anchors = {name: f"condition-{number}" for number, name in enumerate(names)}
+            opening.append(Links({**anchors, "Are the trials valid?": "trust"}))
         return Page(
             summary.campaign,
             f"closloop report · testbed {testbeds} · backend {backends}",
@@ -101,14 +103,14 @@ class _Report:
     def conditions(self, progress: Progress) -> list[Block]:
         parts: list[Block] = []
         total = len(self._summary.conditions)
-        for place, condition in enumerate(self._summary.conditions):
-            progress(place, total)
+        for number, condition in enumerate(self._summary.conditions):
+            progress(number, total)
             blocks: list[Block] = [Heading(condition.label, 2)] if self._several else []
             if any(arm.valid for arm in condition.arms):
                 blocks += self._condition(condition)
             else:
                 blocks.append(Paragraph("No trial is valid here, so there is nothing to show."))
-            parts.append(Section(blocks, f"condition-{place}"))
+            parts.append(Section(blocks, f"condition-{number}"))
         progress(total, total)
         return parts
 
@@ -117,15 +119,15 @@ class _Report:
         parts: list[Block] = [Paragraph(condition.interim.in_words, "note")]
         if len(arms) > MAX_TUNERS:
             few = (
-                f"Pictures show {MAX_TUNERS} of {len(arms)} tuners: the baseline and the lowest "
-                "mean FCTs. Tables have all."
+                f"Figures show {MAX_TUNERS} of {len(arms)} tuners: the baseline and those with the "
+                "lowest mean FCTs. Tables show all."
             )
             parts.append(Paragraph(few, "note"))
         if condition.comparisons:
-            parts += [Heading("What differs"), *self._differences(condition)]
+            parts += [Heading("Differences from the baseline"), *self._differences(condition)]
             parts.append(comparison_table(condition))
-        headline = convergence(condition, HEADLINES[0], self._colours)
-        parts += self._part(condition, "Are there enough repeats?", [headline])
+        primary = convergence(condition, PRIMARY_METRICS[0], self._colours)
+        parts += self._part(condition, "Are there enough repeats?", [primary])
         parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
         parts += self._queues(condition)
         parts += self._links(condition)
@@ -141,7 +143,7 @@ class _Report:
             for tuner in names
             if tuner in shown
         ]
-        pairs = [differences.pairs(condition, key, self._colours) for key in HEADLINES]
+        pairs = [differences.pairs(condition, key, self._colours) for key in PRIMARY_METRICS]
         return [self._grid(condition, forests), self._grid(condition, pairs)]
 
     def _flows(self, condition: Condition) -> list[Block]:
@@ -156,9 +158,9 @@ class _Report:
         times = slowdowns.fct_by_size(condition, self._colours)
         fct = repeats(condition, fct_key("all"), self._colours)
         about = (
-            "Slowdown is the flow completion time over the time that the flow takes alone at line "
-            "rate, headers and base RTT counted. Each point stands for about a tenth of all flows, "
-            "up to the size written below it."
+            "Slowdown is a flow's completion time (FCT) divided by its FCT on an idle path: alone, "
+            "at line rate, with headers and base RTT. Each point stands for about a tenth of all "
+            "flows, up to the size written below it."
         )
         load = load_table(condition)
         return [
@@ -183,7 +185,7 @@ class _Report:
             parts.append(Paragraph("No queue was sampled over time.", "note"))
             return parts
         acted = actions_over_queues(shown, self._points, self._colours)
-        fabric = fabric_heatmap(shown, self._spans, self._colours)
+        fabric = fabric_heatmap(shown, self._bins, self._colours)
         return [
             *parts,
             *self._part(condition, "Threshold actions", acted),
@@ -194,67 +196,67 @@ class _Report:
         ]
 
     def _paths(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        """Show how paths were chosen, if a trial of the campaign has another way than ECMP."""
+        """Show how paths were chosen, if a trial used another load balancing than ECMP."""
         if all(trial.spec.load_balancing == ECMP for trial in self._summary.trials):
             return []
         keys = ("uplink_imbalance", "out_of_order_share", "reroutes_per_flow")
-        drawn = self._grid(condition, [uplink_picture(shown, self._colours)])
+        drawn = self._grid(condition, [uplink_figure(shown, self._colours)])
         return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, keys)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        held = buffer_pictures(shown, self._points, self._spans, self._colours)
+        held = buffer_figures(shown, self._points, self._bins, self._colours)
         parts = self._part(condition, "Shared buffers", held)
         if parts:
             parts.append(self._repeats(condition, ("buffer_max_bytes", "headroom_max_bytes")))
-        if paused := pause_picture(shown, self._colours):
+        if paused := pause_figure(shown, self._colours):
             counted = repeats(condition, "pauses_sent", self._colours)
-            parts += self._part(condition, "Who stops whom", [paused, counted])
+            parts += self._part(condition, "PFC pauses: who stopped whom", [paused, counted])
         return parts
 
     def _hosts(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        drawn = [draw(shown, self._spans, self._colours) for draw in (rate_picture, nics_over_time)]
-        parts = self._part(condition, "RoCE NICs: notifications, rates, round trips", drawn)
+        drawn = [draw(shown, self._bins, self._colours) for draw in (rate_figure, nics_over_time)]
+        parts = self._part(condition, "RoCE NICs: CNPs, rates, round trips", drawn)
         keys = ("cnps", "rate_mean_bps", "rtt_p99_ns")
         return [*parts, self._repeats(condition, keys)] if parts else []
 
     def _links(self, condition: Condition) -> list[Block]:
         keys = ("marked_share", "utilisation_hosts", "utilisation_fabric")
         own = [metric.key for metric in METRICS.own]
-        fabric, lacking = fabric_table(condition)
-        pictures = self._repeats(condition, [*keys, *own])
+        fabric, missing = fabric_table(condition)
+        figures = self._repeats(condition, [*keys, *own])
         parts: list[Block] = []
-        if any(pictures.pictures):
-            parts += [Heading("Marking and utilisation"), pictures]
+        if any(figures.figures):
+            parts += [Heading("Marking and utilisation"), figures]
         parts.append(Paragraph(marking_text(condition), "caption"))
-        return [*parts, *([fabric] if fabric else []), Paragraph(lacking, "note")]
+        return [*parts, *([fabric] if fabric else []), Paragraph(missing, "note")]
 
-    def _repeats(self, condition: Condition, keys: Sequence[str]) -> Pictures:
-        pictures = [repeats(condition, key, self._colours) for key in keys]
-        return self._grid(condition, pictures, wide=False)
+    def _repeats(self, condition: Condition, keys: Sequence[str]) -> FigureGrid:
+        figures = [repeats(condition, key, self._colours) for key in keys]
+        return self._grid(condition, figures, wide=False)
 
     def _part(
-        self, condition: Condition, heading: str, pictures: Sequence[Picture | None]
+        self, condition: Condition, heading: str, figures: Sequence[CaptionedFigure | None]
     ) -> list[Block]:
         """Return pictures below a heading, nothing without pictures."""
-        return [Heading(heading), self._grid(condition, pictures)] if any(pictures) else []
+        return [Heading(heading), self._grid(condition, figures)] if any(figures) else []
 
     def _grid(
-        self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True
-    ) -> Pictures:
-        # of characters that any file system takes
+        self, condition: Condition, figures: Sequence[CaptionedFigure | None], *, wide: bool = True
+    ) -> FigureGrid:
+        # only characters that any file system accepts
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", condition.label).strip("-").lower() or "condition"
-        return Pictures(pictures, wide, f"{slug}-" if self._several else "")
+        return FigureGrid(figures, wide, f"{slug}-" if self._several else "")
 
     def trials(self) -> Section:
         about = (
-            "Every trial is judged by what it recorded. One finding of severity invalid keeps it "
-            "out of every figure above."
+            "Every trial is checked by what it recorded. A trial with a finding of severity "
+            "'invalid' is excluded from all figures above."
         )
         blocks: list[Block] = [
-            Heading("Can it be trusted?", 2),
+            Heading("Are the trials valid?", 2),
             Paragraph(about, "caption"),
             *stamp_tables(self._summary),
-            Heading("Made with"),
+            Heading("Software and settings"),
             provenance_table(self._summary),
         ]
         return Section(blocks, "trust")

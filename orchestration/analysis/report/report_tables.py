@@ -1,4 +1,8 @@
-"""The report's tables, as the page and the terminal show them."""
+"""The report's tables, as the page and the terminal show them.
+
+FCT is a flow's completion time; slowdown is the FCT divided by that of the same flow on an idle
+path.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.core.trial import TrialSpec, checkpoint_in
 from orchestration.core.units import format_duration
-from orchestration.render.numbers import p_value, quantity, with_error
+from orchestration.render.numbers import count, p_value, quantity, with_error
 from orchestration.render.page import Items
 from orchestration.render.table import (
     Column,
@@ -43,12 +47,13 @@ SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 STYLES: dict[Severity, Style] = {"invalid": "bad", "warning": "warning"}
 # With fewer flows than this, the p99 is close to the maximum.
 FLOWS_FOR_P99 = 100
-# A share of what was delivered: ports do not tell options of acknowledgements from payload.
+# Less discarded load than this share of the delivered load is not shown: ports' counters cannot
+# distinguish the TCP options of acknowledgements from payload.
 _NOTICEABLE = 0.005
 _TOTAL = "all patterns"
 _CC_FACT = "congestion_control"
-# Times among the facts are of two clocks.
-_SAID = {
+# What facts are called in tables. Their times are of two clocks: of the wall and of the trial.
+_FACT_LABELS = {
     "wall_s": "wall time, s",
     "stages_s": "wall time by stage, s",
     "end_ns": "end of the trial, ns of its own time",
@@ -56,8 +61,20 @@ _SAID = {
 }
 
 
+# The backends' names of how a queue's length becomes a probability.
+_MARKING_LABELS = {
+    "straight_line_on": "from 0 at kmin in a straight line to pmax at kmax, over",
+    "Linux_RED_on": "that of Linux' RED, over",
+    "farthest_from_the_straight_line": "its largest distance from a straight line is",
+}
+_MARKED_PACKETS = {
+    ", arrivals": ", for packets that arrive",
+    ", departures": ", for packets that leave",
+}
+
+
 def flow_table(condition: Condition) -> Table:
-    """Return slowdown and mean FCT by flow-size class."""
+    """Return slowdown quantiles and mean FCT of each tuner, by flow-size class."""
     rows = []
     for klass, label in SIZE_CLASSES.items():
         arms = [arm for arm in condition.arms if arm.flows[klass]]
@@ -70,13 +87,22 @@ def flow_table(condition: Condition) -> Table:
             rows.append(Row(row, section=arm is arms[0]))
     columns = [Column("flow size"), Column("tuner"), Column("flows", figures=True, detail=True)]
     columns += [Column(name, figures=True, unit="ratio") for name in ("median", "p95", "p99")]
-    return Table(
-        [*columns, Column("mean FCT", figures=True, unit="ns")],
-        rows,
-        caption="Slowdown (FCT / ideal FCT) and FCT, mean over repeats ± half of the 95% interval "
-        f"(Student's t, one value a repeat); * fewer than {FLOWS_FOR_P99} flows in a repeat, so "
-        "that p99 is close to the largest value.",
+    caption = (
+        "Slowdown is a flow's completion time (FCT) divided by its FCT on an idle path. Each "
+        "repeat gives one value; shown is the mean over repeats ± the half-width of its 95% "
+        "interval (Student's t)."
     )
+    if condition.comparisons:
+        caption += (
+            " Overlapping intervals here do not mean that tuners are alike: the test is the table "
+            "of paired differences."
+        )
+    if any("*" in str(row.cells[5]) for row in rows):
+        caption += (
+            f" *: fewer than {FLOWS_FOR_P99} flows in a repeat, so that p99 is close to the "
+            "largest value."
+        )
+    return Table([*columns, Column("mean FCT", figures=True, unit="ns")], rows, caption=caption)
 
 
 def comparison_table(condition: Condition) -> Table:
@@ -106,30 +132,36 @@ def comparison_table(condition: Condition) -> Table:
     ]
     pairs = max(item.difference.n for item in condition.comparisons)
     floor = condition.interim.p_value(2.0 ** (1 - pairs))
-    against = f"against {first.baseline}" if several else f"{first.tuner} against {first.baseline}"
+    tuner = "each tuner" if several else first.tuner
     tests = (
-        f"p, Holm: paired t-test corrected for {first.family} comparisons; below 0.05 is called "
-        "real. p, sign flip: exact permutation test, uncorrected, which needs no normal "
-        f"differences and cannot go below {floor:.3f} with these repeats."
+        f"p, Holm: paired t-test with Holm's correction for {first.family} comparisons; the "
+        "verdict gives differences with p < 0.05, and (Holm) marks those that are below 0.05 only "
+        "without the correction. p, sign flip: exact permutation test, uncorrected; it does not "
+        f"assume normal differences, and cannot be below {floor:.3f} with {pairs} pairs."
         if first.family
         else "One pair has no p-value."
     )
-    return Table(columns, rows, caption=f"Paired by seed, {against}. {tests}")
+    caption = f"Differences of {tuner} from {first.baseline}, paired by seed ({_pairs(pairs)}). "
+    return Table(columns, rows, caption=caption + tests)
+
+
+def _pairs(pairs: int) -> str:
+    return count(pairs, "pair")
 
 
 def fabric_table(condition: Condition) -> tuple[Table | None, str]:
-    """Return the metrics of queues, links, NICs and buffers, and what was not measured.
+    """Return the metrics of queues, links, NICs and buffers, and a sentence on what is missing.
 
-    Only of queues and links every trial should have all.
+    The sentence names metrics of queues and links only, which every trial should have.
     """
     fabric = _measured(condition.arms, FABRIC)
     rest = [*DEVICES, *(metric.key for metric in METRICS.own)]
     known = [*fabric, *_measured(condition.arms, rest)]
     lacking = [METRICS[key].label for key in FABRIC if key not in fabric]
-    said = f"Not measured: {'; '.join(lacking)}." if lacking else ""
-    said = said if fabric else "Nothing was measured of queues and links."
+    missing = f"Not measured: {'; '.join(lacking)}." if lacking else ""
+    missing = missing if fabric else "No metric of queues and links was measured."
     if not known:
-        return None, said
+        return None, missing
     rows = [
         [
             metric.label,
@@ -138,10 +170,10 @@ def fabric_table(condition: Condition) -> tuple[Table | None, str]:
         for metric in map(METRICS.__getitem__, known)
     ]
     spans = condition.queue_spans
-    caption = f"{spans} All else: " if spans else "All switch ports, "
-    caption += "while flows arrived; mean over repeats ± half of the 95% interval."
+    caption = f"{spans} All other values are" if spans else "Over all switch ports,"
+    caption += " while flows arrived: mean over repeats ± half-width of its 95% interval."
     tuners = [arm.tuner for arm in condition.arms]
-    return table(("queues and links",), tuners, rows, caption=caption), said
+    return table(("queues and links",), tuners, rows, caption=caption), missing
 
 
 def _measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
@@ -149,37 +181,42 @@ def _measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
 
 
 def marking_text(condition: Condition) -> str:
-    """Return the tuners' marking laws, shared parts once, as a sentence; "" if none is known.
+    """Return how the tuners' queues mark packets, equal parts once; "" if that is not known.
 
     The backend's fact `red` is one text, or a mapping of names to texts.
     """
-    laws = {arm.tuner: law for arm in condition.arms if (law := _law(arm))}
-    names = dict.fromkeys(name for law in laws.values() for name in law)
-    text = "; ".join(_law_text(name, laws) for name in names)
-    return f"Marking law: {text}" if text else ""
+    facts = {arm.tuner: fact for arm in condition.arms if (fact := _marking_fact(arm))}
+    names = dict.fromkeys(name for fact in facts.values() for name in fact)
+    text = "; ".join(_marking_clause(name, facts) for name in names)
+    return f"Marking probability: {text}." if text else ""
 
 
-def _law(arm: Arm) -> dict[str, str]:
+def _marking_fact(arm: Arm) -> dict[str, str]:
     for trial in arm.valid:
-        law = trial.facts.get("red")
-        if isinstance(law, dict):
-            return {str(name).replace("_", " "): str(value) for name, value in law.items()}
-        if law:
-            return {"": str(law)}
+        fact = trial.facts.get("red")
+        if isinstance(fact, dict):
+            return {str(name): str(value) for name, value in fact.items()}
+        if fact:
+            return {"": str(fact)}
     return {}
 
 
-def _law_text(name: str, laws: dict[str, dict[str, str]]) -> str:
-    values = {tuner: law[name] for tuner, law in laws.items() if name in law}
-    one = set(values.values())
-    text = one.pop() if len(one) == 1 else ", ".join(f"{v} ({k})" for k, v in values.items())
-    return f"{name}: {text}" if name else text
+def _marking_clause(name: str, facts: Mapping[str, Mapping[str, str]]) -> str:
+    values = {tuner: fact[name] for tuner, fact in facts.items() if name in fact}
+    distinct = set(values.values())
+    text = ", ".join(f"{value} ({tuner})" for tuner, value in values.items())
+    text = distinct.pop() if len(distinct) == 1 else text
+    for short, full in _MARKED_PACKETS.items():
+        text = text.replace(short, full)
+    label = _MARKING_LABELS.get(name, f"{name.replace('_', ' ')}:" if name else "")
+    return f"{label} {text}".strip()
 
 
 def load_table(condition: Condition) -> Table | None:
-    """Return offered and delivered load by pattern, None if unknown.
+    """Return offered and delivered load by traffic pattern, None if unknown.
 
-    A single pattern has no row beside that of all. What receivers discarded is told if noticeable.
+    With several patterns there is a row for all of them together. Discarded load has columns if it
+    is noticeable.
     """
     arms = [arm for arm in condition.arms if arm.valid]
     loads = [trial.metrics.load for arm in arms for trial in arm.valid]
@@ -190,37 +227,41 @@ def load_table(condition: Condition) -> Table | None:
         load.total.discarded_bytes > _NOTICEABLE * np.nan_to_num(load.total.delivered_bytes)
         for load in loads
     )
-    told = ("delivered", "discarded") if wasted else ("delivered",)
+    amounts = ("delivered", "discarded") if wasted else ("delivered",)
     rows = []
     for name in [*names, _TOTAL] if len(names) > 1 else names:
         cells = [_mean_load(arms[0], name, "offered")]
-        for what in told:
-            cells += [_mean_load(arm, name, what) if arm.valid else "" for arm in condition.arms]
+        for amount in amounts:
+            cells += [_mean_load(arm, name, amount) if arm.valid else "" for arm in condition.arms]
         rows.append([name, *cells])
-    heads = [f"{what}, {arm.tuner}" for what in told for arm in condition.arms]
+    heads = [f"{amount}, {arm.tuner}" for amount in amounts for arm in condition.arms]
     begin_ns, end_ns = loads[0].measured_ns
     end = format_duration(end_ns)
-    span = f"from {format_duration(begin_ns)} to {end}" if begin_ns else f"of the first {end}"
+    span = f"from {format_duration(begin_ns)} to {end}" if begin_ns else f"in the first {end}"
     caption = (
-        f"Load, share of the hosts' line rates: payload {span}: of the flows that start then, and "
-        "what receivers accept then"
+        f"Load {span}, as a share of the hosts' line rates: mean over repeats ± half-width of its "
+        "95% interval. Offered: payload of the flows that start in this time. Delivered: payload "
+        "that receivers accept in this time."
     )
     if wasted:
-        caption += "; discarded is what arrives twice, or out of order and is not kept"
+        caption += (
+            " Discarded: payload that arrives twice, or arrives out of order and is not kept."
+        )
     if any(math.isnan(load.total.offered_bytes) for load in loads):
-        caption += "; flows that last as long as the trial offer no finite amount"
-    return table(("load",), ("offered", *heads), rows, caption=f"{caption}.")
+        caption += " Flows that last as long as the trial offer no finite amount."
+    return table(("load",), ("offered", *heads), rows, caption=caption)
 
 
-def _mean_load(arm: Arm, name: str, what: str) -> str:
+def _mean_load(arm: Arm, name: str, amount: str) -> str:
+    """Return the mean share of a pattern's offered, delivered or discarded load, in text."""
     nothing = Load(math.nan, math.nan, math.nan, 1.0)
     loads = [trial.metrics.load for trial in arm.valid]
     parts = [load.total if name == _TOTAL else load.patterns.get(name, nothing) for load in loads]
-    return with_error(t_interval([part.share(what) for part in parts]), "share")
+    return with_error(t_interval([part.share(amount) for part in parts]), "share")
 
 
 def findings(summary: Summary, severity: Severity) -> list[GroupedText]:
-    """Return what the stamps say of a severity, once where it is of several trials."""
+    """Return all findings of a severity, each once with the trials that have it."""
     return grouped_texts(
         {
             trial.id: [item.text for item in trial.stamp.reasons if item.severity == severity]
@@ -230,27 +271,33 @@ def findings(summary: Summary, severity: Severity) -> list[GroupedText]:
 
 
 def findings_table(summary: Summary) -> Table | None:
-    """Return what the stamps say, and of which trials; None if they find nothing."""
+    """Return the stamps' findings, and which trials have them; None without findings."""
     total = len(summary.trials)
     rows: list[Sequence[Text]] = []
     for severity in SEVERITIES:
-        for one in findings(summary, severity):
-            also = (
-                f"; likewise with other figures {where(one.similar, total)}" if one.similar else ""
-            )
-            said = Span(f"{severity}: {one.text}{also}", STYLES[severity])
-            rows.append([where(one.trials, total), said])
-    return table(("trials", "finding"), (), rows, "What the stamps say") if rows else None
+        for finding in findings(summary, severity):
+            also = ""
+            if finding.similar:
+                also = f"; the same with other figures {where(finding.similar, total)}"
+            text = Span(f"{severity}: {finding.text}{also}", STYLES[severity])
+            rows.append([where(finding.trials, total), text])
+    title = "Findings of the validity checks"
+    return table(("trials", "finding"), (), rows, title) if rows else None
 
 
 def stamp_tables(summary: Summary) -> tuple[Items, Table]:
-    """Return the findings of several trials, said once, and all trials with their verdicts."""
+    """Return the findings of several trials, each once, and a table of all trials.
+
+    The table has each trial's verdict, and the findings that no other trial has.
+    """
     total = len(summary.trials)
     several = {
-        told.text: Span(f"{where(told.trials, total)}: {severity}: {told.text}", STYLES[severity])
+        finding.text: Span(
+            f"{where(finding.trials, total)}: {severity}: {finding.text}", STYLES[severity]
+        )
         for severity in SEVERITIES
-        for told in findings(summary, severity)
-        if len(told.trials) > 1
+        for finding in findings(summary, severity)
+        if len(finding.trials) > 1
     }
     checked = Counter(name for trial in summary.trials for name in trial.stamp.checked)
     listed = ", ".join(
@@ -279,7 +326,7 @@ def _named(name: str, word: str, other: str, *, name_is_code: bool = True) -> Te
 
 
 def _own_findings(trial: Trial, common: Collection[str]) -> Text:
-    """Return a trial's own findings: those that are not said of several trials."""
+    """Return a trial's findings without those in `common`, which several trials have."""
     return joined(
         Span(f"{reason.severity}: {reason.text}", STYLES[reason.severity])
         for reason in trial.stamp.reasons
@@ -291,9 +338,9 @@ def provenance_table(summary: Summary) -> Table:
     """Return what the trials ran on: each value once, with a count if trials differ."""
     values: dict[str, Counter[str]] = {}
     for trial in summary.trials:
-        told = {**first_settings(trial.spec, trial.facts), **trial.versions}
-        told |= plain_facts(trial.facts)
-        for key, value in told.items():
+        entries = {**first_settings(trial.spec, trial.facts), **trial.versions}
+        entries |= plain_facts(trial.facts)
+        for key, value in entries.items():
             values.setdefault(key, Counter())[value] += 1
     rows = [Row([key, _counted(counts, len(summary.trials))]) for key, counts in values.items()]
     note = "All settings of each trial are in its folder: trial.json and testbed.json."
@@ -320,8 +367,8 @@ def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:
             if isinstance(item, str | int | float):
-                said = _SAID.get(key, key)
-                label = f"{said}: {name}" if name else said
+                label = _FACT_LABELS.get(key, key)
+                label = f"{label}: {name}" if name else label
                 plain[label] = f"{item:.6g}" if isinstance(item, float) else str(item)
     return plain
 

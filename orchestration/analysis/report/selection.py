@@ -1,4 +1,4 @@
-"""Which parts of a condition are drawn: the tuners, the repeat shown over time."""
+"""Which parts of a condition are drawn: its tuners, and the repeat that is shown over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ MAX_TUNERS = 6
 
 
 def shown_arms(condition: Condition) -> list[Arm]:
-    """Return arms with valid trials; if there are many, the first and those of lowest mean FCT."""
+    """Return the arms that are drawn: of those with valid trials, at most `MAX_TUNERS`.
+
+    If there are more, these are the first, which is the baseline, and those with the lowest mean
+    FCT.
+    """
     arms = [arm for arm in condition.arms if arm.valid]
     if len(arms) <= MAX_TUNERS:
         return arms

@@ -1,4 +1,4 @@
-"""The report's pictures of flows: slowdown and FCT by size, and their distributions."""
+"""The report's figures of flows: slowdown and FCT by size, and their distributions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestration.render.figure_style import (
     name_line,
 )
 from orchestration.render.numbers import Unit, interval, quantity
-from orchestration.render.page import Picture, lines_of
+from orchestration.render.page import CaptionedFigure, lines_of
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
 # column of a trial's metrics -> name of the data, verb, unit, title of the axis
@@ -36,7 +36,7 @@ _DISTRIBUTIONS: dict[str, tuple[str, str, Unit, str]] = {
 _SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
 
 
-def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> Picture:
+def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> CaptionedFigure:
     """Draw one quantile of the slowdown over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {}
@@ -51,12 +51,13 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
         colours,
         "ratio",
         title=f"{name}: {_lowest(arms, quantile)}",
-        how="Band: 95% bootstrap interval over repeats and flows.",
+        how="Band: 95% bootstrap interval over repeats and flows. Clearly lowest: the "
+        "whole band is below all other bands.",
         name=f"slowdown-by-size-{name.lower()}",
     )
 
 
-def fct_by_size(condition: Condition, colours: Colours) -> Picture:
+def fct_by_size(condition: Condition, colours: Colours) -> CaptionedFigure:
     """Draw the mean FCT over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {arm.tuner: _mean_fcts(arm, condition.interim) for arm in arms}
@@ -70,7 +71,7 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
         colours,
         "ns",
         title=f"Mean FCT, smallest to largest flows: {', '.join(spans)}",
-        how="Band: Student's 95% interval, one mean a repeat.",
+        how="Band: Student's 95% interval over the repeats' means.",
         name="fct-by-size",
     )
 
@@ -78,17 +79,17 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
 def _mean_fcts(arm: Arm, interim: InterimAnalysis) -> Floats:
     """Return mean, low, high and number of flows of each size group, shape (4, groups)."""
     edges = arm.by_size.upto_bytes
-    place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]
+    groups = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]
     columns = []
     for group in range(len(edges)):
         means = [
-            float(trial.metrics.fct_ns[where == group].mean())
-            for trial, where in zip(arm.valid, place, strict=True)
-            if (where == group).any()
+            float(trial.metrics.fct_ns[of_trial == group].mean())
+            for trial, of_trial in zip(arm.valid, groups, strict=True)
+            if (of_trial == group).any()
         ]
-        got: Estimate = t_interval(means, interim)
-        low = got.low if got.low > 0 else math.nan  # a log axis cannot show 0
-        columns.append((got.mean, low, got.high, arm.by_size.flows[group]))
+        estimate: Estimate = t_interval(means, interim)
+        low = estimate.low if estimate.low > 0 else math.nan  # a log axis cannot show 0
+        columns.append((estimate.mean, low, estimate.high, arm.by_size.flows[group]))
     return np.array(columns).T
 
 
@@ -101,7 +102,7 @@ def _by_size(
     title: str,
     how: str,
     name: str,
-) -> Picture:
+) -> CaptionedFigure:
     """Draw curves of shape (4: mean, low, high, flows; groups) over the size groups."""
     axis, column = ("mean FCT", "mean_fct") if unit == "ns" else ("slowdown", "slowdown")
     sizes = arms[0].by_size.upto_bytes
@@ -137,7 +138,7 @@ def _by_size(
         }
         for tuner, (mean, low, high, flows) in curves.items()
     }
-    return Picture(
+    return CaptionedFigure(
         title,
         f"{_widest_gap(curves, sizes, unit)} {how}",
         figure,
@@ -156,7 +157,7 @@ def _widest_gap(curves: dict[str, Floats], sizes: Floats, unit: Unit) -> str:
     names = list(curves)
     low, high = int(np.nanargmin(means[:, at])), int(np.nanargmax(means[:, at]))
     return (
-        f"Farthest apart for flows up to {quantity(sizes[at], 'bytes')}: "
+        f"The widest gap is for flows up to {quantity(sizes[at], 'bytes')}: "
         f"{quantity(means[low, at], unit)} with {names[low]}, {quantity(means[high, at], unit)} "
         f"with {names[high]}."
     )
@@ -181,7 +182,9 @@ def _lowest(arms: Sequence[Arm], quantile: int) -> str:
     return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
 
 
-def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Colours) -> Picture:
+def cdf(
+    condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Colours
+) -> CaptionedFigure:
     """Draw the share of flows with a slowdown, or a completion time, of at most x."""
     name, verb, unit, title = _DISTRIBUTIONS[column]
     figure = base_figure(height=330)
@@ -205,8 +208,8 @@ def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Co
         figure.add_trace(trace)
     for number, (tuner, (line, *_)) in enumerate(curves.items()):
         # at different heights to avoid overlap
-        place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
-        at = float(np.log10(line[place])), 100 * float(_SHARES[place])
+        point = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
+        at = float(np.log10(line[point])), 100 * float(_SHARES[point])
         name_line(figure, tuner, *at, colours[tuner])
     every_value = np.concatenate([values[0] for values in curves.values()])
     ends = float(every_value.min()), float(every_value.max())
@@ -214,10 +217,10 @@ def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Co
     figure.update_yaxes(title="flows, %", range=[-2, 102])
     names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
     columns = {tuner: dict(zip(names, c.tolist(), strict=True)) for tuner, c in curves.items()}
-    return Picture(
+    return CaptionedFigure(
         f"Half of the flows {verb} at most {_at(curves, 0.5, unit)}",
-        f"1 in 20 {verb} over {_at(curves, 0.95, unit)}. {_apart(curves, unit)}"
-        "All flows that are done, all valid repeats together; band: the repeats' range.",
+        f"1 in 20 flows {verb} over {_at(curves, 0.95, unit)}. {_apart(curves, unit)}"
+        "All finished flows of all valid repeats together; band: range over the repeats.",
         figure,
         f"{name}-cdf",
         lines_of("tuner", columns, {"share": _SHARES.tolist()}),
@@ -225,9 +228,10 @@ def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Co
 
 
 def _at(curves: dict[str, Floats], share: float, unit: Unit) -> str:
-    place = int(np.argmin(np.abs(_SHARES - share)))
+    """Return the value that each tuner's curve has at a share of flows."""
+    point = int(np.argmin(np.abs(_SHARES - share)))
     return ", ".join(
-        f"{quantity(values[0, place], unit)} with {tuner}" for tuner, values in curves.items()
+        f"{quantity(values[0, point], unit)} with {tuner}" for tuner, values in curves.items()
     )
 
 

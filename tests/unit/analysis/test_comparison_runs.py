@@ -151,7 +151,7 @@ def test_the_page_shows_every_picture_and_fetches_nothing(runs):
     assert text.count("<figure>") == len(drawn) == 7
     for picture in drawn:
         go.Figure(json.loads(picture))  # raises for an attribute that plotly does not know
-    for said in ("Verdicts", "Where they part", "Likely causes", "Speed", "Made with"):
+    for said in ("Verdicts", "Where the runs differ", "Likely causes", "Speed", "Software"):
         assert said in text
     assert "src=" not in text
     assert text.count("href=") == text.count('href="#content"') == 1
@@ -176,7 +176,7 @@ def test_trials_pair_by_seed_then_by_repeat_and_a_replay_with_its_parent(cases, 
     assert "no seed is in both" in cell.paired_by
     (cell,) = pair_trials(a, d).cells
     assert [(a.folder, b.spec.seed) for a, b in cell.pairs] == [(parent, 5)]
-    assert cell.paired_by == "each replay with its parent"
+    assert cell.paired_by == "the replay's parent"
 
 
 def test_folders_of_campaigns_are_compared_campaign_by_campaign(cases, tmp_path):
@@ -226,7 +226,7 @@ def test_invalid_trials_are_left_out_and_named(cases, tmp_path, runs):
     with pytest.raises(InputError, match="none of its 1 trials is valid"):
         compare_runs([runs / "first", tmp_path / "bad"], Margins())
     (comparison,) = compare_runs([runs / "first", tmp_path / "mixed"], Margins())
-    assert any("is invalid and left out" in note for note in comparison.notes)
+    assert any("is invalid and excluded" in note for note in comparison.notes)
     assert [len(cell.pairs) for cell in comparison.cells] == [1]
 
 
@@ -336,7 +336,7 @@ def test_causes_name_what_differs_and_not_what_a_replay_only_calls_otherwise(cas
     found = causes("c")
     assert list(found) == ["framing", "minimum RTO"]  # the fabric, then the hosts
     assert (found["framing"].a, found["framing"].b) == ("24 B", "0 B")
-    assert "no timeout" in found["minimum RTO"].why
+    assert "neither had a timeout" in found["minimum RTO"].why
 
 
 @pytest.mark.slow
@@ -369,7 +369,7 @@ def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
     (comparison,) = compare_runs([tmp_path / "a", tmp_path / "c"], Margins())
     causes = {cause.what for cause in comparison.cells[0].causes}
     assert "backend" in causes
-    assert not causes & {"traffic", "stamp: imported", "action period"}
+    assert not causes & {"traffic", "finding: imported", "action period"}
 
 
 def test_one_pair_of_a_few_flows_needs_repeats(cases, tmp_path):

@@ -31,11 +31,11 @@ def judged(verdict, repeats=None, interval=KNOWN):
     return MetricVerdict("cell", METRICS.between_runs[0], *values, verdict, repeats, 5)
 
 
-def compared(items, left_out=0, speeds=(UNTIMED, UNTIMED)):
+def compared(items, left_out=0, speeds=(UNTIMED, UNTIMED), margins=None):
     sides = tuple((METRICS.between_runs[-1 - n], "A") for n in range(left_out))
-    cell = ComparedCell("cell", "the same seeds", (), tuple(items), sides, NOWHERE, ())
+    cell = ComparedCell("cell", "seed", (), tuple(items), sides, NOWHERE, ())
     a, b = (Run(letter, Path(letter), (), (), ()) for letter in "AB")
-    return RunComparison(a, b, Margins(), (cell,), *speeds, ())
+    return RunComparison(a, b, margins or Margins(), (cell,), *speeds, ())
 
 
 def answer(*items, left_out=0):
@@ -46,63 +46,69 @@ SAME, OTHER = judged(EQUIVALENT), judged(DIFFERENT)
 
 
 def test_all_equivalent():
-    assert answer(*[SAME] * 17) == "Equivalent: 17 of 17 metrics."
-    assert answer(SAME) == "Equivalent: 1 of 1 metric."
+    assert answer(*[SAME] * 17) == "Equivalent: 17 of 17 metrics, within the margin of 10%."
+    assert answer(SAME) == "Equivalent: 1 of 1 metric, within the margin of 10%."
+    own = compared([SAME], margins=Margins(0.05, {"slowdown_mean": 0.15}))
+    assert sentences.answer(own).endswith("within the margin of 5% (slowdown_mean: 15%).")
 
 
 def test_all_identical():
     nothing = dataclasses.replace(KNOWN, difference=0.0, low=0.0, high=0.0)
     same = judged(EQUIVALENT, interval=nothing)
     assert answer(same, same) == "Equivalent: 2 of 2 metrics, identical in every pair."
-    assert answer(same, SAME) == "Equivalent: 2 of 2 metrics."
+    assert answer(same, SAME) == "Equivalent: 2 of 2 metrics, within the margin of 10%."
 
 
 def test_some_different():
     assert (
         answer(*[OTHER] * 2, *[SAME] * 15)
-        == "Different: 2 of 17 metrics differ, 15 are equivalent."
+        == "Different: 2 of 17 metrics differ by more than the margin of 10%, "
+        "15 are equivalent within it."
     )
     assert (
         answer(OTHER, SAME, judged(UNDECIDED, 31))
-        == "Different: 1 of 3 metrics differs, 1 is equivalent, "
-        "1 needs more data (31 repeats would settle it)."
+        == "Different: 1 of 3 metrics differs by more than the margin of 10%, "
+        "1 is equivalent within it, 1 needs more data (31 repeats in total would settle it)."
     )
-    assert answer(*[OTHER] * 3) == "Different: 3 of 3 metrics differ."
+    assert answer(*[OTHER] * 3) == (
+        "Different: 3 of 3 metrics differ by more than the margin of 10%."
+    )
 
 
 def test_some_lacking():
     one = judged(UNDECIDED, 31)
     assert (
-        answer(*[SAME] * 22, one) == "Not enough data: 22 of 23 metrics are equivalent, "
-        "1 needs more data (31 repeats would settle it)."
+        answer(*[SAME] * 22, one) == "Not enough data: 22 of 23 metrics are equivalent within "
+        "the margin of 10%, 1 needs more data (31 repeats in total would settle it)."
     )
     seven = [judged(UNDECIDED, count) for count in (10, 13, 15, 25, 32, 35, 108)]
     assert (
-        answer(*[SAME] * 16, *seven) == "Not enough data: 16 of 23 metrics are equivalent, "
-        "7 need more data (25 repeats would settle half of them, 108 repeats all of them)."
+        answer(*[SAME] * 16, *seven) == "Not enough data: 16 of 23 metrics are equivalent within "
+        "the margin of 10%, 7 need more data "
+        "(25 repeats in total would settle half of them, 108 repeats all of them)."
     )
 
 
 def test_all_lacking():
     assert (
-        answer(*[judged(UNDECIDED, 40)] * 23)
-        == "Not enough data: 23 of 23 metrics need more data (40 repeats would settle all of them)."
+        answer(*[judged(UNDECIDED, 40)] * 23) == "Not enough data: 23 of 23 metrics need more data "
+        "(40 repeats in total would settle all of them)."
     )
     assert (
         answer(*[judged(UNDECIDED)] * 2)
-        == "Not enough data: 2 of 2 metrics need more data (over 1,000 repeats)."
+        == "Not enough data: 2 of 2 metrics need more data (more than 1,000 repeats)."
     )
 
 
 @pytest.mark.parametrize(
     ("repeats", "said"),
     [
-        ((10, 20, None, None, None), "20 repeats would settle 2 of 5"),
+        ((10, 20, None, None, None), "20 repeats in total would settle 2 of these 5"),
         (
             (10, 20, 30, 40, None),
-            "30 repeats would settle half of them, 40 repeats 4 of 5",
+            "30 repeats in total would settle half of them, 40 repeats 4 of these 5",
         ),
-        ((20, 20, 20, None, None), "20 repeats would settle 3 of 5"),
+        ((20, 20, 20, None, None), "20 repeats in total would settle 3 of these 5"),
     ],
 )
 def test_half_of_them_counts_those_that_no_number_of_repeats_settles(repeats, said):
@@ -113,21 +119,24 @@ def test_one_repeat_only():
     lone = judged(UNDECIDED, None, LONE)
     assert (
         answer(*[lone] * 2) == "Not enough data: 2 of 2 metrics need more data "
-        "(one pair does not tell how many repeats)."
+        "(how many repeats is unknown with one pair)."
     )
     assert (
-        answer(SAME, lone) == "Not enough data: 1 of 2 metrics is equivalent, "
-        "1 needs more data (one pair does not tell how many repeats)."
+        answer(SAME, lone) == "Not enough data: 1 of 2 metrics is equivalent within "
+        "the margin of 10%, 1 needs more data (how many repeats is unknown with one pair)."
     )
 
 
 def test_what_only_one_run_has_keeps_the_answer_open():
     assert (
         answer(*[SAME] * 12, left_out=7)
-        == "Not enough data: 12 of 12 metrics are equivalent, 7 more are in one run only."
+        == "Not enough data: 12 of 12 metrics are equivalent within the margin of 10%, "
+        "7 more are in one run only."
     )
     assert (
-        answer(OTHER, left_out=1) == "Different: 1 of 1 metric differs, 1 more is in one run only."
+        answer(OTHER, left_out=1)
+        == "Different: 1 of 1 metric differs by more than the margin of 10%, "
+        "1 more is in one run only."
     )
 
 
@@ -139,9 +148,9 @@ def speeds(first, second):
 @pytest.mark.parametrize(
     ("slow_s", "said"),
     [
-        (1.02, "Both are as fast, starting and building included."),
-        (1.4, "A is 1.4 times as fast as B, starting and building included."),
-        (1_234.0, "A is 1,234 times as fast as B, starting and building included."),
+        (1.02, "Both are equally fast, counting start and build too."),
+        (1.4, "A is 1.4 times as fast as B, counting start and build too."),
+        (1_234.0, "A is 1,234 times as fast as B, counting start and build too."),
     ],
 )
 def test_ratios_of_speed_are_told_in_digits(slow_s, said):

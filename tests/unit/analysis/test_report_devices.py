@@ -8,8 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.device_metrics import measure_devices
-from orchestration.analysis.report.buffers import buffer_pictures
-from orchestration.analysis.report.nics import nics_over_time, rate_picture
+from orchestration.analysis.report.buffers import buffer_figures
+from orchestration.analysis.report.nics import nics_over_time, rate_figure
 from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.core.signals import names, targets
@@ -84,20 +84,20 @@ def test_what_a_trial_does_not_have_is_no_number_and_no_picture(testbed):
     tcp = result(bare, host=samples(bare, "host", [0, MS, 2 * MS]))
     assert all(math.isnan(value) for value in measure_devices(tcp).values())
     both = shown(a=tcp, b=tcp)
-    assert rate_picture(both, 100, colours_of(["a", "b"])) is None
+    assert rate_figure(both, 100, colours_of(["a", "b"])) is None
     assert nics_over_time(both, 100, colours_of(["a", "b"])) is None
-    assert not buffer_pictures(both, 100, 100, colours_of(["a", "b"]))
+    assert not buffer_figures(both, 100, 100, colours_of(["a", "b"]))
 
 
 def test_the_hosts_that_were_told_to_slow_down_are_shown_with_their_rates(testbed):
     fabric = testbed()
     other = nics(fabric, cnps=np.zeros((4, 4), dtype=int))
     both = shown(a=result(fabric, host=nics(fabric)), b=result(fabric, host=other))
-    picture = rate_picture(both, 100, colours_of(["a", "b"]))
+    picture = rate_figure(both, 100, colours_of(["a", "b"]))
     assert picture.data["h2_bps"][:2] == [25 * GBPS, 25 * GBPS]
     assert math.isnan(picture.data["h3_bps"][1])
-    assert picture.title == "h1 was told to slow down the most: 9 CNPs, with a"
-    assert "With a 2 of 4 hosts got 10 CNPs; the lowest rate was h1's, 5Gbps of 25Gbps" in (
+    assert picture.title == "h1 received the most CNPs: 9, with a"
+    assert "With a, 2 of 4 hosts got 10 CNPs; the lowest rate was h1's, 5Gbps of 25Gbps" in (
         picture.caption
     )
     panel = picture.figure.data[0]
@@ -111,8 +111,8 @@ def test_without_cnps_the_hosts_are_those_with_the_lowest_rates(testbed):
     fabric = testbed()
     quiet = nics(fabric, cnps=np.full((4, 4), MISSING))
     alone = shown(a=result(fabric, host=quiet))
-    picture = rate_picture(alone, 100, colours_of(["a"]))
-    assert picture.title == "h1 was held back the most: to 5Gbps around 500us, with a"
+    picture = rate_figure(alone, 100, colours_of(["a"]))
+    assert picture.title == "h1 had the lowest rate: 5Gbps around 500us, with a"
     assert "CNPs" not in picture.caption
     lines = nics_over_time(alone, 100, colours_of(["a"]))
     assert list(lines.data) == ["tuner", "from_ns", "rate_mean_bps", "rtt_median_ns"]
@@ -125,7 +125,7 @@ def test_hosts_over_time_are_counted_by_the_ms(testbed):
     assert picture.data["cnps_per_ms"] == pytest.approx([6, 4], rel=1e-5)
     assert picture.data["rate_mean_bps"] == pytest.approx([50 * GBPS / 3, 17.5 * GBPS])
     assert picture.data["rtt_median_ns"] == [8_000, 14_000]
-    assert picture.title == "CNPs in each ms: 5 with a"
+    assert picture.title == "CNPs per ms: 5 with a"
     assert len(picture.figure.data) == 3
 
 
@@ -155,10 +155,10 @@ def test_buffers_are_shown_against_their_size(testbed):
     metrics = measure_devices(both.results[0])
     assert metrics["buffer_max_bytes"] == 500_000
     assert metrics["pauses_sent"] == 7
-    picture, cells = buffer_pictures(both, 1_000, 100, colours_of(["a", "b"]))
+    picture, cells = buffer_figures(both, 1_000, 100, colours_of(["a", "b"]))
     assert picture.title == "leaf1's buffer of 1MB holds up to 500KB with a, 500KB with b"
-    assert "At most in use: 50.0% with a" in picture.caption
-    assert "The fullest headroom of a port was leaf1:eth0's" in picture.caption
+    assert "Largest share in use: 50.0% with a" in picture.caption
+    assert "leaf1:eth0 used most of its headroom" in picture.caption
     assert "(33%)" in picture.caption
     levels = {shape["y0"] for shape in picture.figure.layout["shapes"]}
     reserved = fabric.switch.reserved_bytes(
@@ -176,7 +176,7 @@ def test_a_buffer_that_is_nearly_empty_fills_its_picture_and_says_so(testbed):
     fabric = testbed("switch: {buffer: 64MB, alpha: 1}")
     few = samples(fabric, "switch", [MS, 2 * MS], buffer_bytes=[[9_000, 0, 0], [0, 0, 0]])
     alone = shown(a=result(fabric, switch=few))
-    picture, _ = buffer_pictures(alone, 1_000, 100, colours_of(["a"]))
-    assert "All of the buffer is beyond the scale." in picture.caption
+    picture, _ = buffer_figures(alone, 1_000, 100, colours_of(["a"]))
+    assert "The buffer's size is beyond the scale." in picture.caption
     assert "headroom" not in picture.caption
     assert picture.figure.layout["yaxis"]["range"][1] < 20_000

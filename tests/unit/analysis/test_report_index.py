@@ -52,10 +52,10 @@ def test_a_folder_of_runs_gets_a_page_with_links_to_reports(run, runs):
     links = re.findall(r'<a href="([^"]+report\.html)">', page)
     assert links == ["first-light/report.html", "second/report.html"]
     assert all((runs / link).is_file() for link in links)
-    assert "secn2 against secn1: mean FCT" in page
+    assert "secn2 against secn1, 4 pairs: mean FCT" in page
     assert "the guest &lt;died&gt;" in page
     assert "plotly" not in page
-    assert ": asks: " in result.stdout
+    assert ": tuners: " in result.stdout
     assert result.stdout.startswith("runs: 3 runs, 20 trials done, 2 invalid, 1 failed, 3 not run.")
 
 

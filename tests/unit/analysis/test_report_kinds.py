@@ -117,7 +117,7 @@ def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):
 @pytest.mark.slow
 def test_metrics_that_nothing_measured_are_named_and_no_rows(written, tmp_path):
     made = written(without_ports, backend="imported")
-    assert "Nothing was measured of queues and links." not in made.html
+    assert "No metric of queues and links was measured." not in made.html
     assert "Not measured: mean queue; p99 queue;" in made.html
     assert "<td>mean queue</td>" not in made.html
     assert "<td>segments retransmitted</td>" in made.html
@@ -130,7 +130,7 @@ def test_samples_without_a_number_are_drawn_nowhere(written):
         rows = list(csv.DictReader(io.StringIO(text)))
         if name.startswith(("queue-leaf", "fabric")):
             assert not any("-1" in row.values() for row in rows), name
-    assert "of the cells are empty: no new number then." in made.html
+    assert "of the cells are blank, as nothing was sampled then." in made.html
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_actions_are_shown_with_the_readings_that_they_answer(written):
     assert "secn1 changed the thresholds of leaf" in made.html
     assert "8 times</h4>" in made.html
     assert "It raised kmax 6 times, after" in made.html
-    assert "in force 30us after its reading (median)" in made.html
+    assert "took effect 30us after its reading (median)" in made.html
     assert "320 changes in all queues" in made.html
 
 
@@ -162,7 +162,7 @@ def test_of_many_tuners_pictures_show_some_and_tables_all(written):
     made = written(seeds=(1, 2), tuners=many)
     rows = list(csv.DictReader(io.StringIO(made.csv["fct-cdf.csv"])))
     assert len({row["tuner"] for row in rows}) == MAX_TUNERS
-    assert f"Pictures show {MAX_TUNERS} of 9 tuners" in made.html
+    assert f"Figures show {MAX_TUNERS} of 9 tuners" in made.html
     assert made.html.count("<td>static(kmax_bytes=50000, kmin_bytes=8000)</td>") > 5
 
 

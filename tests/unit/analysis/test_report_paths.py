@@ -7,7 +7,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.device_metrics import measure_paths, packets_by_uplink
-from orchestration.analysis.report.fabric import uplink_picture
+from orchestration.analysis.report.fabric import uplink_figure
 from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.render.figure_style import colours_of
@@ -63,9 +63,9 @@ def test_the_picture_names_the_most_uneven_switch(testbed):
         trials=(SimpleNamespace(tuner="a"), SimpleNamespace(tuner="b")),
         results=(result_of(testbed, SENT), result_of(testbed, [0] * 10)),
     )
-    picture = uplink_picture(shown, colours_of(["a", "b"]))
+    picture = uplink_figure(shown, colours_of(["a", "b"]))
     assert picture.title == (
-        "The most uneven switch is leaf1: 75% by one port, where 50% were even, with a"
+        "The most uneven switch is leaf1: 75% by one port, where an even share is 50%, with a"
     )
     assert [list(row) for row in picture.figure.data[0]["z"]] == [[75, 25], [50, 50]]
     assert picture.data["packets"] == [30, 10, 20, 20, 0, 0, 0, 0]

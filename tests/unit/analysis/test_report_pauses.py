@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration.analysis.report.fabric import pause_picture
+from orchestration.analysis.report.fabric import pause_figure
 from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine
@@ -34,7 +34,7 @@ def shown(tmp_path, **rows):
 
 
 def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
-    picture = pause_picture(
+    picture = pause_figure(
         shown(
             tmp_path,
             a=[
@@ -56,8 +56,8 @@ def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
         ("a", "spine1", "leaf2"),
         ("b", "leaf2", "h4"),
     ]
-    assert picture.title == "spine1 stopped leaf1 the longest: 7us, with a"
-    assert "With a 3 devices were stopped by 2, for 9.9us in all; with b 1" in picture.caption
+    assert picture.title == "spine1 paused leaf1 the longest: 7us, with a"
+    assert "With a, 3 devices were paused by 2, for 9.9us in all; with b, 1" in picture.caption
     panel, other = picture.figure.data
     assert panel["y"] == ["leaf1", "leaf2", "spine1"]
     assert panel["x"] == ["h1", "h4", "leaf1", "leaf2"]
@@ -68,4 +68,4 @@ def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
 
 def test_there_is_no_picture_if_nobody_was_stopped(tmp_path):
     for rows in ([(1, "leaf1", "eth0", 0)], []):
-        assert pause_picture(shown(tmp_path, a=rows), colours_of(["a"])) is None
+        assert pause_figure(shown(tmp_path, a=rows), colours_of(["a"])) is None

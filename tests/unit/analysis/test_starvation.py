@@ -89,10 +89,10 @@ def test_flows_below_a_tenth_of_their_share_make_a_trial_invalid():
     (reason,) = found(star(), trial_of(), schedule, ends)
     assert (reason.code, reason.severity) == ("flows-starved", "invalid")
     assert reason.text.startswith(
-        "2 of 8 flows that last as long as the trial got less than 10% of their share at s:eth9, "
-        "the port to h9: in 10ms the least 1.02KB, the mean "
+        "2 of 8 flows that last as long as the trial received less than 10% of their fair share at "
+        "s:eth9, the port to h9: in 10ms the minimum is 1.02KB, the mean "
     )
-    assert "an equal share at least 1.45MB (Jain's index 0.6" in reason.text
+    assert "a fair share at least 1.45MB (Jain's index 0.6" in reason.text
     assert "roce.timeout (16ms)" in reason.text
     # where that is a result, it is told and counts
     allowed = trial_of(allow_starvation=True)
@@ -127,7 +127,7 @@ def test_hosts_are_counted_and_the_worst_is_named():
     (reason,) = found(star(), trial_of(), split, ends)
     assert reason.text.startswith("5 of 5 flows")
     assert "the port to h9" in reason.text
-    assert "likewise flows to 1 more hosts" in reason.text
+    assert "so did flows to 1 more host" in reason.text
 
 
 def test_a_flow_is_judged_once_it_had_time_and_room():

@@ -196,7 +196,7 @@ def test_a_campaign_with_a_warm_up_is_run_reported_and_queried(tmp_path, monkeyp
     done = CliRunner().invoke(app, ["run", "warm.yml", "--jobs", "1", "--no-report"])
     assert done.exit_code == 0, done.output
     shown = CliRunner().invoke(app, ["report", "runs/warm", "--no-html"]).output
-    assert "payload from 1ms to 3ms" in " ".join(shown.split())
+    assert "Load from 1ms to 3ms" in " ".join(shown.split())
     query = "select warm_up_ns, offered_load, delivered_load from trials"
     told = CliRunner().invoke(app, ["sql", "runs/warm", query, "--format", "json"])
     assert told.exit_code == 0, told.output

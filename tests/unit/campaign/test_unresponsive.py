@@ -209,7 +209,7 @@ def test_a_trial_whose_thresholds_reach_nothing_says_so(case):
     found, verdict = found_in(trial_under(case, "cubic"))
     assert found == {
         UNANSWERED: "no flow answers ECN marks under cubic: the thresholds that tuner 'secn1' set "
-        "reached nothing"
+        "have no effect"
     }
     assert "marks" in verdict.checked
     assert why_identical([verdict, verdict]) == "no flow answers ECN marks under cubic"

@@ -110,14 +110,14 @@ def test_queues_are_those_of_the_time_when_flows_arrived(take_over, tmp_path):
     assert arm.estimates["queue_max_bytes"].mean == 598_000
     fact = result.facts["queue_histogram"]
     assert (fact["from_ns"], fact["until_ns"]) == (0, 20 * MS)
-    assert "All switch ports, while flows arrived" in report(tmp_path / "runs")
+    assert "Over all switch ports, while flows arrived" in report(tmp_path / "runs")
 
 
 def test_queues_of_another_time_are_not_called_those_of_arrivals(take_over, tmp_path):
     """An earlier export ended arrivals between dumps: the next one has idle time in it."""
     take_over(qlen=later)
     text = report(tmp_path / "runs")
-    assert "Queues and links, while flows arrived" not in text
+    assert "Over all switch ports, while flows arrived" not in text
     assert "Queues of theirs: from 0ns to 120ms, where flows arrived until 19.97ms." in text
 
 
@@ -380,7 +380,7 @@ def test_both_sides_have_one_ideal_time(fluid, take_over):
     mean = next(item for item in comparison.metrics if item.metric.key == "slowdown_mean_all")
     assert mean.b == pytest.approx(float((fct / ideal).mean()))
     assert mean.b > float((fct / theirs.table("flows")["ideal_ns"]).mean()) * 1.03
-    said = "slowdowns of both are by the ideal times of A: those that B came with are up to "
+    said = "slowdowns of both runs use the ideal FCTs of A; those that B brought are up to "
     assert [note for note in comparison.notes if note.startswith(said)]
     # whichever is named first: those that closloop worked out count
     (other,) = compare_runs([theirs.folder, fluid], Margins())

@@ -319,4 +319,7 @@ def test_from_python_and_from_the_command_line(load, tmp_path, monkeypatch):
     report = json.loads(say("report", "runs/tiny", "--json", "--no-html"))
     assert [c["look"]["repeats"] for c in report["conditions"]] == [8, 3]
     say("report", "runs/tiny")
-    assert "Adaptive repeats: intervals" in (tmp_path / "runs/tiny/report.html").read_text()
+    assert (
+        "Adaptive repeats: this is interim analysis"
+        in (tmp_path / "runs/tiny/report.html").read_text()
+    )

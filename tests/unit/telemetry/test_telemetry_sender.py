@@ -96,9 +96,9 @@ def sending(campaign, store, patient=lambda: True):
 def send_all(campaign, store):
     sender, said = sending(campaign, store)
     with closing(sender):
-        while sender.turn():
+        while sender.send_available():
             pass
-        assert not sender.left()
+        assert not sender.unsent()
     return said
 
 
@@ -250,7 +250,7 @@ def test_a_sender_that_is_ended_anywhere_goes_on_where_it_was(campaign, store):
         sender, _ = sending(campaign, store, lambda tries=tries: next(tries, False))
         with closing(sender):
             try:
-                while sender.turn():
+                while sender.send_available():
                     pass
                 break
             except GaveUp:
@@ -306,7 +306,7 @@ def test_a_refusal_leaves_everything_to_be_sent_later(campaign, store):
     store.answers = [Answer("refused", "does not take the token (401)", "set it")]
     sender, said = sending(campaign, store)
     with closing(sender), pytest.raises(Refused) as refused:
-        sender.turn()
+        sender.send_available()
     answer = refused.value.answer
     assert (answer.text, answer.remedy, said) == ("does not take the token (401)", "set it", [])
     send_all(campaign, store)
@@ -322,7 +322,7 @@ def test_a_damaged_run_folder_is_said_once_and_the_others_are_sent(campaign, sto
     sender, said = sending(campaign, store)
     with closing(sender):
         for _ in range(3):
-            sender.turn()
+            sender.send_available()
         assert sender.damaged == {broken.id}
     assert len(said) == 1
     assert what in said[0][0]
@@ -338,8 +338,8 @@ def test_a_run_folder_without_a_start_takes_the_journals(campaign, store):
     path.write_text(json.dumps(about))
     sender, said = sending(campaign, store)
     with closing(sender):
-        sender.turn()
-    assert "when it was run" in said[0][0]
+        sender.send_available()
+    assert "the time at which it ran" in said[0][0]
     entry = {"at": "2026-11-21T18:54:12.426+00:00", "event": "trial-started", "trial": trial.id}
     (campaign / "journal.jsonl").write_text(json.dumps(entry) + "\n")
     send_all(campaign, store)
@@ -376,7 +376,7 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
     store = Store()
     delivery = Delivery(store, lambda: True, lambda *words: None)
     with closing(Sender(tmp_path, tmp_path / "spool", delivery, lambda *_: None)) as sender:
-        sender.turn()
+        sender.send_available()
     points = store.of("closloop_port", device=case.testbed.queues[0].device, port="eth0")
     assert [point["t_ns"] for point in points] == ["100", "200", "50", "200", "300"]
 
