@@ -34,8 +34,17 @@ from typing import Any
 
 from ..main import Agent, Operation, OperationError
 from . import deadman_process as process
-from .deadman_client import TimerLink, is_armed, name_taken
-from .records import Kept, all_records, new_record, nonce_of, not_obeyed, refusal, store, unresolved
+from .deadman_client import TimerLink, armed_error, name_taken_error
+from .records import (
+    StoredRecord,
+    all_records,
+    new_record,
+    nonce_of,
+    not_restored_error,
+    store,
+    unresolved,
+    untrusted_error,
+)
 from .shared_folder import SHARED, locked, this_boot, time_of_day
 from .state import restore
 
@@ -71,7 +80,7 @@ class DeadMan:
         with self._listener() as listener:
             with locked(self._shared):
                 for kept in unresolved(self._shared, this_boot()):
-                    raise refusal(kept)
+                    raise not_restored_error(kept)
                 store(self._shared, record)
             process.start(record, after_s, listener, self._shared, self._restore)
         self._timer.forget()
@@ -120,10 +129,10 @@ class DeadMan:
         for kept in left:
             # with a nonce, another account's record may only copy it
             if kept not in mine and not (wanted and mine):
-                raise not_obeyed(kept)
+                raise untrusted_error(kept)
         return [kept.public() for kept in mine]
 
-    def _unguarded(self) -> list[Kept]:
+    def _unguarded(self) -> list[StoredRecord]:
         """Return the unresolved records of runs that no living timer guards."""
         armed = self._timer.armed()
         return [kept for kept in unresolved(self._shared, this_boot()) if not _guards(armed, kept)]
@@ -144,7 +153,7 @@ class DeadMan:
         nonce = nonce_of(request)
         for kept in unresolved(self._shared, this_boot()):
             if kept.record["nonce"] == nonce and kept.trusted:
-                raise refusal(kept)
+                raise not_restored_error(kept)
         self._remove(nonce)
 
     def forget(self, _: dict[str, Any]) -> list[dict[str, Any]]:
@@ -159,7 +168,7 @@ class DeadMan:
                 kept.remove()
         for kept in left:
             if kept not in mine:
-                raise not_obeyed(kept)
+                raise untrusted_error(kept)
         return [kept.public() for kept in mine]
 
     def _remove(self, nonce: str) -> None:
@@ -191,9 +200,9 @@ class DeadMan:
                     raise
             armed = self._timer.armed()
             if armed is not None:
-                raise is_armed(armed)
+                raise armed_error(armed)
             if time.monotonic() > until:
-                raise name_taken("does not answer")
+                raise name_taken_error("does not answer")
             time.sleep(_NAME_EVERY_S)
 
     def _ask(self, order: str, **arguments: Any) -> dict[str, Any]:
@@ -214,11 +223,11 @@ def address(shared: Path) -> str:
     return f"\0closloop-deadman:{hashlib.sha256(str(shared).encode()).hexdigest()[:16]}"
 
 
-def _is_obeyed(kept: Kept, proof: str) -> bool:
+def _is_obeyed(kept: StoredRecord, proof: str) -> bool:
     return os.geteuid() in (0, kept.uid) and (kept.trusted or kept.proved_by(proof))
 
 
-def _guards(armed: dict[str, Any] | None, kept: Kept) -> bool:
+def _guards(armed: dict[str, Any] | None, kept: StoredRecord) -> bool:
     """Return whether this timer is of this record's run; another account's guards only its own."""
     return (
         armed is not None

@@ -67,7 +67,7 @@ class TimerLink:
                 armed = self.armed()
                 if armed is None:
                     return None
-                raise is_armed(armed)
+                raise armed_error(armed)
             # a connection to an earlier timer is stale: connect once more
             with suppress(OSError, FrameError, EOFError):
                 link.sendall(encode({"order": order, **arguments}))
@@ -96,7 +96,7 @@ class TimerLink:
             return None
         except OSError as error:
             link.close()
-            raise name_taken("takes no connection") from error
+            raise name_taken_error("takes no connection") from error
         self._socket, self._decoder, self._peer = link, Decoder(), peer(link)
         return link
 
@@ -112,7 +112,7 @@ class TimerLink:
                 return message
 
 
-def is_armed(armed: dict[str, Any]) -> OperationError:
+def armed_error(armed: dict[str, Any]) -> OperationError:
     """Return the error for a timer that is another's."""
     who = f"its dead-man's timer is armed by {armed['holder']} (account {armed['account']})"
     if armed["trusted"]:
@@ -132,7 +132,7 @@ def is_armed(armed: dict[str, Any]) -> OperationError:
     )
 
 
-def name_taken(why: str) -> OperationError:
+def name_taken_error(why: str) -> OperationError:
     """Return the error for a process that has the socket's name, and of which nothing is known."""
     return OperationError(
         f"the name of its dead-man's timer's socket is taken by a process that {why}",

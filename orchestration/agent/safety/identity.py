@@ -37,7 +37,7 @@ def identity(root: str = "/", redis_socket: str = SOCKET) -> dict[str, Any]:
     }
 
 
-def contradiction(noted: Any, here: Mapping[str, Any]) -> str:
+def identity_mismatch(noted: Any, here: Mapping[str, Any]) -> str:
     """Return what shows that two identities are of two devices, in words; "" if nothing does.
 
     Every part that both know must agree; of several MAC addresses one, since cards are swapped.
@@ -60,7 +60,7 @@ def same_device(noted: Any, here: Any) -> bool:
     parts = {"machine_id", "chassis", "macs"}
     if not all(isinstance(side, Mapping) and parts <= side.keys() for side in (noted, here)):
         return False
-    if contradiction(noted, here):
+    if identity_mismatch(noted, here):
         return False
     by_chassis = noted["chassis"] or here["chassis"]
     part = "chassis" if by_chassis else "machine_id"

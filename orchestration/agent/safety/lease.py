@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..main import Agent, Operation, OperationError
-from .records import nonce_of, refusal, unresolved
+from .records import nonce_of, not_restored_error, unresolved
 from .shared_folder import (
     SHARED,
     account_name,
@@ -132,7 +132,11 @@ class Leases:
         """Return the valid lease, and what runs have left unrestored."""
         held = self._valid()
         left = [
-            {**kept.public(), "text": refusal(kept).what, "remedy": refusal(kept).remedy}
+            {
+                **kept.public(),
+                "text": not_restored_error(kept).what,
+                "remedy": not_restored_error(kept).remedy,
+            }
             for kept in unresolved(self._shared, self._boot_id)
             # the record of a run that goes on is no finding
             if held is None or held.record["nonce"] != kept.record["nonce"]
@@ -142,7 +146,7 @@ class Leases:
     def _refuse_unresolved(self, ended: Collection[str]) -> None:
         for kept in unresolved(self._shared, self._boot_id):
             if kept.record["nonce"] not in ended:
-                raise refusal(kept)
+                raise not_restored_error(kept)
 
     def _mine(self, nonce: str) -> dict[str, Any] | None:
         """Return this account's lease of that taking, expired or not; refuse if another's holds."""

@@ -61,7 +61,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class Kept(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record, with the user id of the account that wrote it."""
 
     uid: int
@@ -132,17 +132,17 @@ def new_record(
 
 def store(shared: Path, record: dict[str, Any]) -> None:
     """Write a record of this account to the disk. Call it with the lock held."""
-    Kept(os.geteuid(), own_folder(shared) / f"run-{record['nonce']}.json", record).store()
+    StoredRecord(os.geteuid(), own_folder(shared) / f"run-{record['nonce']}.json", record).store()
 
 
-def all_records(shared: Path) -> list[Kept]:
+def all_records(shared: Path) -> list[StoredRecord]:
     """Return the well-formed records of all accounts."""
     found = []
     for uid, folder in accounts(shared).items():
         for path in record_paths(folder, "run-*.json"):
             record = read_record(path)
             if record is not None and _well_formed(record):
-                found.append(Kept(uid, path, record))
+                found.append(StoredRecord(uid, path, record))
     return found
 
 
@@ -154,7 +154,7 @@ def _well_formed(record: dict[str, Any]) -> bool:
     )
 
 
-def unresolved(shared: Path, boot: str) -> list[Kept]:
+def unresolved(shared: Path, boot: str) -> list[StoredRecord]:
     """Return the records whose runs may have left something on this device, `boot` being this one.
 
     A run changes the running kernel, which a reboot resets, and a SONiC switch's CONFIG_DB, which
@@ -168,7 +168,7 @@ def unresolved(shared: Path, boot: str) -> list[Kept]:
     ]
 
 
-def refusal(kept: Kept) -> OperationError:
+def not_restored_error(kept: StoredRecord) -> OperationError:
     """Return the error for a device that was not restored after an earlier run."""
     record, account = kept.record, account_name(kept.uid)
     what, left = record["error"], record["differences"]
@@ -182,13 +182,13 @@ def refusal(kept: Kept) -> OperationError:
     )
 
 
-def not_obeyed(kept: Kept) -> OperationError:
+def untrusted_error(kept: StoredRecord) -> OperationError:
     """Return the error for a record that this account must not, or cannot, restore by."""
     account = account_name(kept.uid)
     return OperationError(
-        f"{refusal(kept).what}; only {account} and root can restore it"
+        f"{not_restored_error(kept).what}; only {account} and root can restore it"
         if os.geteuid()
-        else f"{refusal(kept).what}; root does not restore by what another account has written",
+        else f"{not_restored_error(kept).what}; root does not restore by what another account has written",
         foreign_remedy(account),
     )
 

@@ -51,7 +51,7 @@ from ..sonic.configdb import (
     saved_rows,
     write_rows,
 )
-from .identity import contradiction, identity
+from .identity import identity, identity_mismatch
 from .shared_folder import this_boot
 from .snapshot_form import check_form
 
@@ -127,7 +127,7 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
         )
     check_form(wanted)
     # snapshots of closloop 0.2.0 have no identity
-    other = contradiction(wanted.get("identity"), identity())
+    other = identity_mismatch(wanted.get("identity"), identity())
     if other:
         raise OperationError(
             f"the snapshot is of another device: {other}; nothing was written",
