@@ -110,7 +110,7 @@ def unfit(root: str = "/", redis_socket: str = SOCKET) -> dict[str, str]:
     if os.path.exists(redis_socket):
         with suppress(RedisError):
             metadata = Redis(redis_socket, 0.0).hash(CONFIG_DB, "DEVICE_METADATA|localhost")
-    what, remedy = asics.refusal(metadata, root)
+    what, remedy = asics.unsupported_reason(metadata, root)
     return {"unfit": what, "unfit_remedy": remedy}
 
 

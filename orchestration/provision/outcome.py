@@ -194,7 +194,7 @@ class ProvisionResult:
         }
 
 
-class Tally:
+class OutcomeCollector:
     """Collects outcomes from Ansible's events; calls `listener` for each step."""
 
     def __init__(self, accesses: Iterable[Access], listener: Callable[[Step], None]) -> None:

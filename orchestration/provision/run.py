@@ -41,7 +41,7 @@ from orchestration.device.errors import printable
 from orchestration.device.jump_hosts import SECRET_VARIABLES
 from orchestration.device.ssh import Secrets
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
-from orchestration.provision.outcome import ProvisionResult, Step, Tally, explain
+from orchestration.provision.outcome import OutcomeCollector, ProvisionResult, Step, explain
 
 What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
@@ -83,7 +83,7 @@ def provision(
     # each device says so to whoever wants to change it meanwhile
     holder = holder_name(f"closloop provision ({what})")
     inventory["all"]["vars"] = {"closloop_holder": holder, "closloop_lease": uuid4().hex}
-    tally = Tally(accesses, listener)
+    tally = OutcomeCollector(accesses, listener)
     secrets = secrets or Secrets()
     stopwatch = Stopwatch()
     folder = Path(tempfile.mkdtemp(prefix="closloop-provision-"))

@@ -7,9 +7,9 @@ import re
 import time
 
 from ansible.module_utils.agent.sonic import configdb
-from ansible.module_utils.agent.sonic.asics import refusal
+from ansible.module_utils.agent.sonic.asics import unsupported_reason
 from ansible.module_utils.agent.sonic.resp import ASIC_DB, CONFIG_DB, SOCKET, Redis, RedisError
-from ansible.module_utils.agent.sonic.stream import CONSTANTS_FILE, offered
+from ansible.module_utils.agent.sonic.stream import CONSTANTS_FILE, can_stream
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
@@ -121,7 +121,7 @@ class Tables(Device):
         rows = desired.get("tables", {}).get("QUEUE", {})
         queues = [key.split("|") for key in rows if rows[key].get("wred_profile")]
         try:
-            asic, streams = asic_of(self.version_file), offered(self.constants_file)
+            asic, streams = asic_of(self.version_file), can_stream(self.constants_file)
             return stream_rows(self._redis, queues, desired["telemetry_us"], asic, streams)
         except RedisError:
             raise
@@ -150,7 +150,7 @@ class Tables(Device):
             for reason in others:
                 self.skip(f"undo of {key}", reason + " since, and is left so")
         else:
-            row = configdb.undone(key, saved["row"] if saved else None)
+            row = configdb.row_after_undo(key, saved["row"] if saved else None)
         return None if row is None else {"row": row}
 
     def same(self, key: str, present: object, target: object) -> bool:
@@ -219,8 +219,8 @@ class Tables(Device):
         whole = [change for change in whole if change.key.partition("PFC_WD|")[2] not in rows]
         there = [change for change in whole if change.after is not None]
         gone = [change for change in whole if change.after is None]
-        there.sort(key=lambda change: configdb.place(change.key))
-        gone.sort(key=lambda change: -configdb.place(change.key))
+        there.sort(key=lambda change: configdb.write_position(change.key))
+        gone.sort(key=lambda change: -configdb.write_position(change.key))
         self._write(there)
         self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in gone])
         watchdog.start()
@@ -316,7 +316,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     redis = Redis(module.params["desired"].get("socket") or SOCKET)
     try:
-        what, remedy = refusal(redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost"))
+        what, remedy = unsupported_reason(redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost"))
         if what:
             module.fail_json(msg=what, remedy=remedy)
         run(module, Tables(redis))

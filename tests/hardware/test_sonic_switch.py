@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestration.agent.main import OperationError
-from orchestration.agent.sonic.configdb import undone
+from orchestration.agent.sonic.configdb import row_after_undo
 from orchestration.agent.sonic.resp import (
     ASIC_DB,
     CONFIG_DB,
@@ -198,7 +198,7 @@ def test_provisioning_twice_changes_nothing_and_undoing_leaves_no_difference(rig
     }
     before = {f"{table}|{key}": row for table, rows in first.items() for key, row in rows.items()}
     # orchagent would go on polling, or crash, if these were removed
-    assert after == {key: undone(key, before.get(key)) for key in {*before, *after}}
+    assert after == {key: row_after_undo(key, before.get(key)) for key in {*before, *after}}
     assert bring(rig.redis, first, exact=True) == []
     assert rig.crash is None
     until(lambda: rig.plane.marking == stock)

@@ -35,12 +35,12 @@ _OTHER_QUEUES = {
 }
 
 
-def refusal(metadata: Mapping[str, str], root: str = "/") -> tuple[str, str]:
+def unsupported_reason(metadata: Mapping[str, str], root: str = "/") -> tuple[str, str]:
     """Return why this switch is not driven and the remedy, or two empty strings.
 
     `metadata` is CONFIG_DB's row DEVICE_METADATA|localhost.
     """
-    asics = count(root)
+    asics = asic_count(root)
     what = ""
     if asics > 1:
         what = f"is a multi-ASIC switch: it has {asics} ASICs, each with a CONFIG_DB of its own"
@@ -49,7 +49,7 @@ def refusal(metadata: Mapping[str, str], root: str = "/") -> tuple[str, str]:
     return what, what and "leave it out of the inventory: only switches with one ASIC can be tuned"
 
 
-def count(root: str = "/") -> int:
+def asic_count(root: str = "/") -> int:
     """Return the number of the switch's ASICs, as SONiC itself finds it."""
     places = [os.path.join(root, "usr/share/sonic/platform")]
     machine = _settings(os.path.join(root, "host/machine.conf"))

@@ -60,20 +60,20 @@ DEFAULTS = {
 }
 
 
-def undone(key: str, former: Mapping[str, str] | None) -> dict[str, str] | None:
+def row_after_undo(key: str, former: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return the row that an undo leaves, given the former row; None for none."""
     return {**DEFAULTS.get(key, {}), **(former or {})} or None
 
 
-def place(key: str) -> int:
+def write_position(key: str) -> int:
     """Return the position of a table (or of a row's table) in the order of writing."""
     table = key.partition("|")[0]
     return ORDER.index(table) if table in ORDER else len(ORDER)
 
 
 # What closloop's own rows are named by.
-NAME = "CLOSLOOP"
-_PROFILE, _QUEUE = f"WRED_PROFILE|{NAME}_", "QUEUE|"
+OWN_NAME = "CLOSLOOP"
+_PROFILE, _QUEUE = f"WRED_PROFILE|{OWN_NAME}_", "QUEUE|"
 _COLOURS = ("green", "yellow", "red")
 _NUMBER, _SWITCH = re.compile(r"[0-9]{1,10}"), re.compile(r"true|false")
 _FIELDS = {

@@ -10,7 +10,7 @@ dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does no
 Thresholds are those in ASIC_DB: requests, as syncd reads nothing of the ASIC back. `t_ns` is when
 each row's counters were read from the ASIC, on this device's CLOCK_MONOTONIC, with which SONiC
 stamps them; `marks_t_ns` and `depth_t_ns` are the same of marks and depths, which have polls of
-their own. Where SONiC stamps nothing, times are those of `ages`, null until a poll was seen.
+their own. Where SONiC stamps nothing, times are those of `poll_times`, null until a poll was seen.
 A depth is High Frequency Telemetry's where a later one was streamed than polled (`streamed`).
 
 `peak_bytes` are the watermarks: not depths, but the highest ones within the watermarks' last poll.
@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..main import Agent, Operation, OperationError
-from .ages import ChangeTimes
 from .asics import cells_of
+from .poll_times import PollTimes
 from .queue_objects import (
     DEPTH,
     GROUPS,
@@ -33,9 +33,9 @@ from .queue_objects import (
     VERSION_FILE,
     QueueObjects,
     capabilities,
-    find_places,
+    find_queues,
+    parse_number,
     polls_ms,
-    whole,
 )
 from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, SOCKET, Command, Redis, RedisError
 from .stream import CONSTANTS_FILE, DepthStream
@@ -87,14 +87,14 @@ class Queues:
         self._restarts = redis.restarts
         self._edit_ns = 0
         self._places: list[QueueObjects] = []
-        self._changes: dict[str, ChangeTimes] = {}
+        self._changes: dict[str, PollTimes] = {}
         self._find()
 
     def _find(self) -> None:
-        self._places = find_places(self._redis, self._queues)
+        self._places = find_queues(self._redis, self._queues)
         self._polls_ms = polls_ms(self._redis)
         self._ports = {place.port: place.port_oid for place in self._places}
-        self._changes = {group: ChangeTimes(len(self._places)) for group in _GROUPS}
+        self._changes = {group: PollTimes(len(self._places)) for group in _GROUPS}
         self._stream.find([place.oid for place in self._places], self._cell_bytes)
 
     def open(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Queues:
         for place, values in zip(self._places, replies):
             rows.append(self._row(place, values, asic[first]))
             first += len(place.colours)
-            peaks.append(whole(values[5]) if "QUEUE_WATERMARK" in self._polls_ms else None)
+            peaks.append(parse_number(values[5]) if "QUEUE_WATERMARK" in self._polls_ms else None)
         times = {group: self._times(group, rows, stamps, now_ns) for group in _GROUPS}
         return {
             "t_ns": times["QUEUE"],
@@ -203,8 +203,8 @@ class Queues:
     def _row(
         self, place: QueueObjects, values: Sequence[str | None], asic: Sequence[str | None]
     ) -> list[int | None]:
-        sent, packets, dropped, marked, depth, _ = (whole(value) for value in values)
-        thresholds = [whole(value) for value in asic]
+        sent, packets, dropped, marked, depth, _ = (parse_number(value) for value in values)
+        thresholds = [parse_number(value) for value in asic]
         if None in (sent, packets, dropped, *thresholds):
             raise _Gone(
                 f"the counters or the WRED object of queue {place.queue} of {place.port} are gone",
@@ -304,7 +304,9 @@ class Queues:
         at = 0
         for index in order:
             colours = len(self._places[index].colours)
-            values = [whole(value) for reply in replies[at : at + colours] for value in reply]
+            values = [
+                parse_number(value) for reply in replies[at : at + colours] for value in reply
+            ]
             at += colours
             if None in values:
                 raise _Gone(
@@ -334,7 +336,7 @@ def _stamps(flat: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in zip(flat[::2], flat[1::2]):
         for group, (prefix, _, _) in GROUPS.items():
-            at = whole(value)
+            at = parse_number(value)
             if at is not None and name.startswith(f"{prefix}_") and name.endswith("_time_stamp"):
                 found[group] = min(at, found.get(group, at))
     return found
@@ -342,7 +344,7 @@ def _stamps(flat: Sequence[str]) -> dict[str, int]:
 
 def _pauses(ports: Iterable[str], replies: Sequence[Any]) -> dict[str, list[list[int | None]]]:
     half = len(_PRIORITIES)
-    numbers = [[whole(value) for value in reply] for reply in replies]
+    numbers = [[parse_number(value) for value in reply] for reply in replies]
     return {port: [values[:half], values[half:]] for port, values in zip(ports, numbers)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..main import OperationError
 from ..small_files import fields, text
-from .asics import refusal
+from .asics import unsupported_reason
 from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from .stream import CONSTANTS_FILE, telemetry
 
@@ -50,7 +50,7 @@ class QueueObjects:
     colours: list[str] = field(default_factory=list)
 
 
-def whole(text: str | None) -> int | None:
+def parse_number(text: str | None) -> int | None:
     """Return the number that a field holds; None if the field is missing or not a number."""
     return int(text) if text is not None and _NUMBER.match(text) else None
 
@@ -65,13 +65,15 @@ def capabilities(
             "its CONFIG_DB has no DEVICE_METADATA: it is no SONiC switch, or was just started",
             "wait until the switch is up, or correct closloop_platform in the inventory",
         )
-    what, remedy = refusal(metadata)
+    what, remedy = unsupported_reason(metadata)
     if what:
         raise OperationError(what, remedy)
     marks = redis.hash(STATE_DB, _MARKS_CAPABILITY)
     pools = redis.rows(CONFIG_DB, "BUFFER_POOL|*")
     sizes = [
-        whole(row.get("size")) for row in pools.values() if row.get("type") in ("egress", "both")
+        parse_number(row.get("size"))
+        for row in pools.values()
+        if row.get("type") in ("egress", "both")
     ]
     version = fields(text(version_file), ":")  # a flat YAML file
     return {
@@ -93,7 +95,7 @@ def capabilities(
 def _cell_bytes(redis: Redis) -> int | None:
     """Return the size of the ASIC's cells where buffermgrd has published it."""
     for row in redis.rows(STATE_DB, "ASIC_TABLE|*").values():
-        return whole(row.get("cell_size"))
+        return parse_number(row.get("cell_size"))
     return None
 
 
@@ -107,10 +109,10 @@ def polls_ms(redis: Redis) -> dict[str, int]:
         row = redis.hash(CONFIG_DB, f"FLEX_COUNTER_TABLE|{group}")
         status = row.get("FLEX_COUNTER_STATUS")
         if status == "enable" or (status is None and on):
-            result[group] = whole(row.get("POLL_INTERVAL")) or interval
+            result[group] = parse_number(row.get("POLL_INTERVAL")) or interval
     if "PFCWD" in result:
         watched = redis.call(CONFIG_DB, "KEYS", "PFC_WD|*")
-        poll = whole(redis.hash(CONFIG_DB, "PFC_WD|GLOBAL").get("POLL_INTERVAL"))
+        poll = parse_number(redis.hash(CONFIG_DB, "PFC_WD|GLOBAL").get("POLL_INTERVAL"))
         if not [key for key in watched if key != "PFC_WD|GLOBAL"]:
             del result["PFCWD"]
         elif poll:
@@ -118,7 +120,7 @@ def polls_ms(redis: Redis) -> dict[str, int]:
     return result
 
 
-def find_places(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
+def find_queues(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
     """Find queues given as [port, number, WRED profile]. Raises OperationError if one differs."""
     oids = _queue_oids(redis)
     port_oids = redis.hash(COUNTERS_DB, "COUNTERS_PORT_NAME_MAP")
@@ -177,7 +179,7 @@ def _queue_oids(redis: Redis) -> dict[tuple[str, int], str]:
     )
     found = {}
     for oid in names.values():
-        kind, index = types.get(oid, ""), whole(indices.get(oid))
+        kind, index = types.get(oid, ""), parse_number(indices.get(oid))
         if kind in ("SAI_QUEUE_TYPE_UNICAST", "SAI_QUEUE_TYPE_ALL") and index is not None:
             found[ports.get(oid, ""), index] = oid
     return found

@@ -32,20 +32,20 @@ PROFILES, GROUPS = "HIGH_FREQUENCY_TELEMETRY_PROFILE", "HIGH_FREQUENCY_TELEMETRY
 FAMILY, GROUP = "sonic_stel", "ipfix"
 
 
-def family(constants: str = CONSTANTS_FILE) -> tuple[str, str]:
+def netlink_group(constants: str = CONSTANTS_FILE) -> tuple[str, str]:
     """Return the generic netlink family and its group, as the switch's constants name them."""
     part = text(constants).partition("high_frequency_telemetry:")[2]
     named = dict(re.findall(r"^\s+(genl_\w+):\s*['\"]?([^'\"\s#]+)", part, re.MULTILINE))
     return named.get("genl_family", FAMILY), named.get("genl_multicast_group", GROUP)
 
 
-def offered(constants: str = CONSTANTS_FILE) -> bool:
+def can_stream(constants: str = CONSTANTS_FILE) -> bool:
     """Return whether the family is there: the release alone says nothing.
 
     orchagent makes the channel at its start if the ASIC can stream (HFTelOrch::isSupportedHFTel),
     and then the vendor's driver registers the family.
     """
-    name, group = family(constants)
+    name, group = netlink_group(constants)
     try:
         return name == USERSOCK or bool(group_id(name, group))
     except OSError:
@@ -153,7 +153,7 @@ class DepthStream:
         self._templates = {number: found.template for number, found in self._columns.items()}
         if self._columns:
             try:
-                made = genetlink.subscribe(*family(self._constants), _BUFFER_BYTES)
+                made = genetlink.subscribe(*netlink_group(self._constants), _BUFFER_BYTES)
             except OSError:
                 return
             self._socket = made
@@ -249,7 +249,7 @@ def telemetry(redis: Redis, constants: str = CONSTANTS_FILE) -> dict[str, Any]:
                 "depth": bool(numbers & {DEPTH_BYTES, DEPTH_CELLS}),
             }
         )
-    return {"offered": offered(constants), "sessions": found}
+    return {"offered": can_stream(constants), "sessions": found}
 
 
 def _templates(row: dict[str, str]) -> dict[int, ipfix.Template]:

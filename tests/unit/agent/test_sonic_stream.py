@@ -261,14 +261,14 @@ def test_times_of_the_wall_clock_are_exact_and_those_of_another_clock_at_most_a_
 
 def test_the_family_is_the_one_that_the_constants_name(tmp_path):
     file = tmp_path / "constants.yml"
-    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert sonic_stream.netlink_group(str(file)) == ("sonic_stel", "ipfix")
     file.write_text("constants:\n  bgp:\n    genl_family: no\n")
-    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert sonic_stream.netlink_group(str(file)) == ("sonic_stel", "ipfix")
     file.write_text(
         'constants:\n    high_frequency_telemetry:\n        genl_family: "other"\n'
         '        genl_multicast_group: "there"\n'
     )
-    assert sonic_stream.family(str(file)) == ("other", "there")
-    assert not sonic_stream.offered(str(file))
+    assert sonic_stream.netlink_group(str(file)) == ("other", "there")
+    assert not sonic_stream.can_stream(str(file))
     file.write_text(sonic_telemetry.constants_file())
-    assert sonic_stream.family(str(file)) == ("usersock", "3")
+    assert sonic_stream.netlink_group(str(file)) == ("usersock", "3")

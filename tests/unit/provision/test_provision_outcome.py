@@ -5,7 +5,13 @@ import pytest
 from inventory.rack import Access
 from orchestration.core.errors import InputError
 from orchestration.core.machine import ElapsedTime
-from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally, explain
+from orchestration.provision.outcome import (
+    OutcomeCollector,
+    ProvisionResult,
+    Skipped,
+    Step,
+    explain,
+)
 from orchestration.provision.verbs import parameters, skipped_steps
 
 LEAF = Access("leaf1", "192.0.2.1", 2222, "admin")
@@ -19,7 +25,7 @@ def event(kind, host="leaf1", action="closloop_network", **result):
 
 def test_events_become_outcomes_and_steps():
     steps = []
-    tally = Tally([LEAF, H1], steps.append)
+    tally = OutcomeCollector([LEAF, H1], steps.append)
     missing = {"step": "sysctl x = 1", "reason": "no such setting"}
     for taken in (
         {"event": "playbook_on_play_start", "event_data": {"play": "All devices"}},
@@ -47,14 +53,14 @@ def test_events_become_outcomes_and_steps():
 
 
 def test_a_module_s_own_message_and_remedy_are_passed_on():
-    tally = Tally([LEAF], lambda step: None)
+    tally = OutcomeCollector([LEAF], lambda step: None)
     tally.take(event("runner_on_failed", msg="there is no interface 'eth9'", remedy="correct it"))
     assert tally.outcomes["leaf1"].failure == "there is no interface 'eth9'"
     assert tally.outcomes["leaf1"].remedy == "correct it"
 
 
 def test_a_device_is_held_while_a_task_runs_and_for_the_next_one():
-    tally = Tally([LEAF], lambda step: None)
+    tally = OutcomeCollector([LEAF], lambda step: None)
     leaf = tally.outcomes["leaf1"]
     held = []
     for taken in (
@@ -71,7 +77,7 @@ def test_a_device_is_held_while_a_task_runs_and_for_the_next_one():
 
 
 def test_what_a_device_says_is_shown_as_one_safe_line():
-    tally = Tally([LEAF], lambda step: None)
+    tally = OutcomeCollector([LEAF], lambda step: None)
     nasty = "\x1b[2Jboo\n[red]bold[/red]" + "x" * 1000
     tally.take(event("runner_on_failed", msg=nasty, remedy="", differences=[nasty, 7]))
     leaf = tally.outcomes["leaf1"]
@@ -81,7 +87,7 @@ def test_what_a_device_says_is_shown_as_one_safe_line():
 
 
 def test_results_of_another_shape_do_no_harm():
-    tally = Tally([LEAF], lambda step: None)
+    tally = OutcomeCollector([LEAF], lambda step: None)
     tally.take(event("runner_on_ok", changed=True, differences="none", skipped_steps=["a", None]))
     tally.take({"event": "runner_on_ok", "event_data": None})
     tally.take({})
@@ -136,7 +142,7 @@ def test_each_failure_has_its_remedy(said, message, remedy):
 
 
 def test_steps_left_out_on_many_devices_are_told_once():
-    tally = Tally([LEAF, H1], lambda step: None)
+    tally = OutcomeCollector([LEAF, H1], lambda step: None)
     missing = {"step": "trust eth0", "reason": "the NIC's driver does not offer it"}
     for host in ("leaf1", "h1"):
         tally.take(event("runner_on_ok", host, skipped_steps=[missing]))

@@ -20,7 +20,7 @@ from typing import Any
 _SWEEPS = 3
 
 
-class ChangeTimes:
+class PollTimes:
     """One group's times: none is later than the poll, None until a poll was seen."""
 
     def __init__(self, count: int) -> None:
