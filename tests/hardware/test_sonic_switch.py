@@ -260,7 +260,7 @@ def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
     rig = provisioned
     rig.ask(rig.switch.open_request())
     monkeypatch.setattr("orchestration.agent.sonic.resp._RETRY_S", 0.001)
-    impatient = Redis(rig.server.path, patience_s=0.01)
+    impatient = Redis(rig.server.path, restart_timeout_s=0.01)
     assert impatient.call(0, "PING") == "PONG"
     rig.server.stop()
     with pytest.raises(RedisGone, match="does not answer") as error:
@@ -292,7 +292,7 @@ def test_replies_of_all_kinds_are_understood(server):
     assert redis.hash(3, "h") == {"ä": "1"}
     with pytest.raises(RedisError, match="refuses HGETALL big: WRONGTYPE"):
         redis.run([(3, ("GET", "h2")), (3, ("HGETALL", "big"))])
-    with pytest.raises(RedisError, match="has not SONiC's databases"):
+    with pytest.raises(RedisError, match="does not have SONiC's databases"):
         redis.call(99, "PING")
     assert redis.call(3, "EXISTS", "big") == 1
     redis.close()
