@@ -310,8 +310,8 @@ class RoceHost(Device):
         except OSError:
             return {}, "there is no dcb (iproute2 5.11 or later has it)"
         if code:
-            said = " ".join(err.split())[:200]
-            return {}, f"the NIC's driver has no DCB ({said})" if said else "no dcb in iproute2"
+            errors = " ".join(err.split())[:200]
+            return {}, f"the NIC's driver has no DCB ({errors})" if errors else "no dcb in iproute2"
         try:
             found = json.loads(out)
         except ValueError:
@@ -321,9 +321,9 @@ class RoceHost(Device):
     def _change_dcb(self, what: str, verb: str, name: str, setting: str, value: str) -> None:
         code, _, err = self._run(["dcb", what, verb, "dev", name, setting, value])
         if code:
-            said = " ".join(err.split())[:200]
+            errors = " ".join(err.split())[:200]
             raise Refused(
-                f"dcb {what} {verb} {setting} {value} on {name} is refused: {said}",
+                f"dcb {what} {verb} {setting} {value} on {name} is refused: {errors}",
                 "check whether firmware-controlled DCBX or lldpad holds the NIC's settings",
             )
 

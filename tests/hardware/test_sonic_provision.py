@@ -167,7 +167,8 @@ def test_undo_keeps_what_somebody_has_set_since_in_the_same_rows(make):
     assert left(switch.bring("absent", check_mode=True))  # foretold
     told = left(switch.bring("absent"))
     assert told == {
-        "undo of PORT_QOS_MAP|Ethernet4": "dscp_to_tc_map has been set to AZURE_2 since, and stays so",
+        "undo of PORT_QOS_MAP|Ethernet4": "dscp_to_tc_map has been set to AZURE_2 since, and stays "
+        "so",
         "undo of FLEX_COUNTER_TABLE|PORT": "POLL_INTERVAL has been set to 300 since, and stays so",
         "undo of PFC_WD|Ethernet4": "action has been set to drop since, and stays so",
         "undo of DSCP_TO_TC_MAP|CLOSLOOP": "5 has been set to 6 since, and stays so",
