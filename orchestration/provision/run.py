@@ -41,7 +41,13 @@ from orchestration.device.errors import printable
 from orchestration.device.jump_hosts import SECRET_VARIABLES
 from orchestration.device.ssh import Secrets
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
-from orchestration.provision.outcome import OutcomeCollector, ProvisionResult, Step, explain
+from orchestration.provision.outcome import (
+    DeviceOutcome,
+    OutcomeCollector,
+    ProvisionResult,
+    Step,
+    explain,
+)
 
 What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
@@ -107,16 +113,26 @@ def provision(
     finally:
         _end_connections(folder)
         shutil.rmtree(folder, ignore_errors=True)
+    _explain_failures(rack, accesses, results.outcomes, secrets)
+    return ProvisionResult(what, results.outcomes, stopwatch.took())
+
+
+def _explain_failures(
+    rack: Rack,
+    accesses: list[Access],
+    outcomes: Mapping[str, DeviceOutcome],
+    secrets: Secrets,
+) -> None:
+    """Add to outcomes what Ansible did not report: ssh's message, and devices without a task."""
     for access in accesses:
-        outcome = results.outcomes[access.device]
+        outcome = outcomes[access.device]
         # with a password, ssh cannot be run again here: it would need a terminal
         if outcome.unexplained and not secrets.login and (ssh_error := _ssh_error(access, rack)):
             outcome.failure, outcome.remedy = explain(access, ssh_error)
-    for name, outcome in results.outcomes.items():
+    for name, outcome in outcomes.items():
         if not outcome.tasks:
             outcome.failure = "Ansible ran no task on it"
             outcome.remedy = f"`closloop provision --limit {name}` tries only this device"
-    return ProvisionResult(what, results.outcomes, stopwatch.took())
 
 
 def save_inventory(
@@ -195,8 +211,46 @@ def _run_playbook(
     options: str,
     handle_event: Callable[[Mapping[str, Any]], None],
 ) -> None:
+    """Run a playbook on some devices, passing Ansible's events to `handle_event`.
+
+    Raises NotReadyError if Ansible cannot run it, and Interrupted on SIGINT or SIGTERM.
+    """
     with needs("provisioning", "hardware"):
-        from ansible_runner import Runner, RunnerConfig
+        from ansible_runner import Runner
+    config = _runner_config(folder, inventory, secrets, playbook, devices, options)
+
+    def handle(event: Mapping[str, Any]) -> bool:
+        handle_event(event)
+        return False  # the event's file is not needed
+
+    with _stop_requests() as stop_requests:
+        runner = Runner(config, event_handler=handle, cancel_callback=lambda: bool(stop_requests))
+        status, code = runner.run()
+    if stop_requests:
+        raise Interrupted(
+            "stopped; what was changed on devices stays",
+            "`closloop provision INVENTORY --undo` restores the former settings",
+        )
+    # 2: a task failed, 4: a device was unreachable; both are reported per device
+    if status != "successful" and code not in (0, 2, 4):
+        end = printable("".join(runner.stdout.readlines()[-8:]))
+        raise NotReadyError(
+            f"Ansible could not run {playbook} (exit code {code}): {end}",
+            f"check that the playbooks in {PLAYBOOKS_FOLDER} are as installed",
+        )
+
+
+def _runner_config(
+    folder: Path,
+    inventory: Mapping[str, Any],
+    secrets: Secrets,
+    playbook: str,
+    devices: list[str],
+    options: str,
+) -> Any:
+    """Return the prepared `RunnerConfig` of a playbook, whose inventory is written to `folder`."""
+    from ansible_runner import RunnerConfig
+
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     if shutil.which("ansible-playbook", path=path) is None:
         raise not_installed("provisioning", "the program ansible-playbook", "hardware")
@@ -228,26 +282,7 @@ def _run_playbook(
     config.prepare()
     for name in SECRET_VARIABLES:
         config.env.pop(name, None)
-
-    def handle(event: Mapping[str, Any]) -> bool:
-        handle_event(event)
-        return False  # the event's file is not needed
-
-    with _stop_requests() as stop_requests:
-        runner = Runner(config, event_handler=handle, cancel_callback=lambda: bool(stop_requests))
-        status, code = runner.run()
-    if stop_requests:
-        raise Interrupted(
-            "stopped; what was changed on devices stays",
-            "`closloop provision INVENTORY --undo` restores the former settings",
-        )
-    # 2: a task failed, 4: a device was unreachable; both are reported per device
-    if status != "successful" and code not in (0, 2, 4):
-        end = printable("".join(runner.stdout.readlines()[-8:]))
-        raise NotReadyError(
-            f"Ansible could not run {playbook} (exit code {code}): {end}",
-            f"check that the playbooks in {PLAYBOOKS_FOLDER} are as installed",
-        )
+    return config
 
 
 @contextmanager

@@ -140,12 +140,16 @@ class Tables(Device):
 
     def value_to_save(self, change, saved: dict) -> object:
         """Return what to save: a profile's former row, and the written fields of other rows."""
-        kept = saved.get(change.key, {"was": {}, "wrote": {}})
-        if "row" in change.after or not _is_saved_by_field(kept):  # version 0.1 saved whole rows
+        saved_row = saved.get(change.key, {"was": {}, "wrote": {}})
+        if "row" in change.after or not _is_saved_by_field(
+            saved_row
+        ):  # version 0.1 saved whole rows
             return super().value_to_save(change, saved)
         before = change.before["row"] if change.before else {}
-        asked = change.after["fields"]
-        return fields_to_save(kept, before, self._merged(change.key, before, asked), asked)
+        desired_fields = change.after["fields"]
+        return fields_to_save(
+            saved_row, before, self._merged(change.key, before, desired_fields), desired_fields
+        )
 
     def undo_target(self, key: str, saved: object, present: object) -> object:
         """Return the row that an undo should leave; fields of others are skipped steps."""
@@ -310,9 +314,9 @@ class Tables(Device):
             interval = ((change.after or {}).get("fields") or {}).get("POLL_INTERVAL")
             if table == "FLEX_COUNTER_TABLE" and group in sonic_polls.GROUPS and interval:
                 wanted[group] = interval
-        slower = sonic_polls.set_polls(self._redis, wanted, self._load) if wanted else ""
-        if slower:
-            self.skip(f"POLL_INTERVAL below {sonic_polls.INITIAL_MS} ms", slower)
+        reason = sonic_polls.set_polls(self._redis, wanted, self._load) if wanted else ""
+        if reason:
+            self.skip(f"POLL_INTERVAL below {sonic_polls.INITIAL_MS} ms", reason)
 
     def describe(self, key: str, value: object) -> str:
         """Return a row in a form for people."""

@@ -114,30 +114,30 @@ def _snapshot(request: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-def restore(wanted: dict[str, Any]) -> dict[str, Any]:
+def restore(target: dict[str, Any]) -> dict[str, Any]:
     """Restore what differs from a snapshot; return what was changed and what still differs.
 
     If one value cannot be restored, the others still are. Raises OperationError, and writes
     nothing, for a snapshot of another version or of another device, or one that is damaged.
     """
-    if wanted.get("version") != VERSION:
+    if target.get("version") != VERSION:
         raise OperationError(
-            f"the snapshot is of version {wanted.get('version')!r}, not {VERSION}",
+            f"the snapshot is of version {target.get('version')!r}, not {VERSION}",
             "restore with the version of closloop that made it",
         )
-    check_form(wanted)
+    check_form(target)
     # snapshots of closloop 0.2.0 have no identity
-    other = identity_mismatch(wanted.get("identity"), identity())
+    other = identity_mismatch(target.get("identity"), identity())
     if other:
         raise OperationError(
             f"the snapshot is of another device: {other}; nothing was written",
             "give the inventory of the rack that the run was on; if the device was replaced or "
             "installed anew, `closloop restore INVENTORY --forget DEVICE` closes its entry",
         )
-    restarted = wanted["boot"] != this_boot()
+    restarted = target["boot"] != this_boot()
     if restarted:
-        wanted = {**wanted, "interfaces": {}, "sysctls": {}, "fingerprints": {}}
-    plan = restore_plan(_snapshot_again(wanted), wanted)
+        target = {**target, "interfaces": {}, "sysctls": {}, "fingerprints": {}}
+    plan = restore_plan(_snapshot_again(target), target)
     changed: list[str] = []
     errors: list[Difference] = []
     _restore_reds(plan, changed, errors)
@@ -150,7 +150,7 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
             errors.append(Difference("sysctl", name, "cannot be written", value, str(error)))
     write_rows(plan.rows)
     changed += [f"row {key}" for key in plan.rows]
-    remaining = errors + differences(wanted, _snapshot_again(wanted))
+    remaining = errors + differences(target, _snapshot_again(target))
     return {
         "changed": changed,
         "differences": [item._asdict() for item in remaining],
@@ -158,10 +158,10 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
-    """Return the writes that turn the state `now` into `wanted`. Pure."""
+def restore_plan(now: dict[str, Any], target: dict[str, Any]) -> Plan:
+    """Return the writes that turn the state `now` into `target`. Pure."""
     plan = Plan([], [], {}, {})
-    for interface, qdiscs_wanted in wanted["interfaces"].items():
+    for interface, qdiscs_wanted in target["interfaces"].items():
         present_qdiscs = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
         for item in qdiscs_wanted or []:
             current = present_qdiscs.get(item["handle"])
@@ -178,40 +178,40 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
             limit_bytes = 0 if differs else have.limit_bytes
             if want.limit_bytes not in (0, limit_bytes) and not inner:
                 plan.limits.append((*at, want))
-    for name, value in wanted["sysctls"].items():
+    for name, value in target["sysctls"].items():
         present = now["sysctls"].get(name)
         if present is not None and present != value and may_be_restored(name, value):
             plan.sysctls[name] = value
-    plan.rows.update(rows_to_write(now, wanted))
+    plan.rows.update(rows_to_write(now, target))
     return plan
 
 
-def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
-    """Return the differences of the state `now` from the snapshot `wanted`. Pure."""
+def differences(target: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Return the differences of the state `now` from the snapshot `target`. Pure."""
     result: list[Difference] = []
-    for interface, former in wanted["interfaces"].items():
+    for interface, former in target["interfaces"].items():
         result += _qdisc_differences(interface, former, now["interfaces"].get(interface))
-    for name, value in wanted["sysctls"].items():
+    for name, value in target["sysctls"].items():
         if now["sysctls"].get(name) != value:
             part = "sysctl" if value is None or may_be_restored(name, value) else "other sysctl"
             result.append(Difference(part, name, "value", value, now["sysctls"].get(name)))
-    for name, value in wanted["fingerprints"].items():
+    for name, value in target["fingerprints"].items():
         if now["fingerprints"].get(name) != value:
             current = now["fingerprints"].get(name)
             result.append(Difference("fingerprint", name, "were changed", value, current))
-    return result + row_differences(wanted, now)
+    return result + row_differences(target, now)
 
 
 def _qdisc_differences(
-    interface: str, wanted: list[dict[str, Any]] | None, now: list[dict[str, Any]] | None
+    interface: str, target: list[dict[str, Any]] | None, now: list[dict[str, Any]] | None
 ) -> list[Difference]:
-    if wanted is None or now is None:
-        if wanted is now:
+    if target is None or now is None:
+        if target is now:
             return []
-        states = ["missing" if side is None else "there" for side in (wanted, now)]
+        states = ["missing" if side is None else "there" for side in (target, now)]
         return [Difference("interface", interface, "interface", *states)]
     result = []
-    want_by, have_by = ({(q["handle"], q["parent"]): q for q in side} for side in (wanted, now))
+    want_by, have_by = ({(q["handle"], q["parent"]): q for q in side} for side in (target, now))
     for at in sorted({*want_by, *have_by}):
         want, have = want_by.get(at), have_by.get(at)
         where = f"{interface} qdisc {at[0] >> 16:x}: parent {at[1]:#x}"
@@ -233,9 +233,9 @@ def _is_set_by_runs(item: dict[str, Any]) -> bool:
     return "red" in item and item["handle"] in _RUN_HANDLES
 
 
-def _snapshot_again(wanted: dict[str, Any]) -> dict[str, Any]:
-    rows = None if wanted["rows"] is None else list(wanted["rows"])
-    names = {part: list(wanted[part]) for part in ("interfaces", "sysctls")}
+def _snapshot_again(target: dict[str, Any]) -> dict[str, Any]:
+    rows = None if target["rows"] is None else list(target["rows"])
+    names = {part: list(target[part]) for part in ("interfaces", "sysctls")}
     return _snapshot({**names, "rows": rows})
 
 

@@ -150,14 +150,13 @@ def find_queues(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
                 "the queue does not exist, or create_only_config_db_buffers leaves it out: add its "
                 "row to BUFFER_QUEUE",
             )
-        bound = bindings.get((port, int(queue)))
-        if bound != profile:
+        if bindings.get((port, int(queue))) != profile:
             raise OperationError(f"{name} is not bound to WRED profile {profile}", _REMEDY)
-        others = [where for where, other in bindings.items() if other == profile]
-        if len(others) > 1:
+        users = list(bindings.values()).count(profile)
+        if users > 1:
             raise OperationError(
-                f"WRED profile {profile} is shared by {len(others)} queues, so that one of them "
-                "cannot be tuned alone",
+                f"WRED profile {profile} is shared by {users} queues, so that one of them cannot "
+                "be tuned alone",
                 _REMEDY,
             )
         objects.append(
