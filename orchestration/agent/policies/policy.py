@@ -182,7 +182,7 @@ class Policies:
             return {"stack": [], "intent": None, "by": None, "boot": this_boot()}
         if record.get("format") != _FORMAT:
             raise OperationError(
-                f"{self._record} is of format {record.get('format')!r}, not {_FORMAT}",
+                f"{self._record} has format {record.get('format')!r}, not {_FORMAT}",
                 "undo with the version of closloop that deployed",
             )
         return record

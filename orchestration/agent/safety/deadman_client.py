@@ -126,7 +126,7 @@ def armed_error(armed: dict[str, Any]) -> OperationError:
     return OperationError(
         f"{who}, process {armed['pid']}, which is not this account's and not root's, so it is not "
         f"trusted (it says that it restores the device in {armed['left_s']:.0f} s)",
-        "wait for that run to end, or for its timer; if it is no run, end the process as root "
+        "wait for that run to end, or for its timer; if it is not a run, end the process as root "
         f"(kill {armed['pid']}, or what `ss -xap | grep closloop-deadman` names); if the device is "
         f"refused after that, "
         f"{foreign_remedy(armed['account'])}",

@@ -122,7 +122,7 @@ def restore(target: dict[str, Any]) -> dict[str, Any]:
     """
     if target.get("version") != VERSION:
         raise OperationError(
-            f"the snapshot is of version {target.get('version')!r}, not {VERSION}",
+            f"the snapshot has version {target.get('version')!r}, not {VERSION}",
             "restore with the version of closloop that made it",
         )
     check_form(target)
@@ -132,7 +132,7 @@ def restore(target: dict[str, Any]) -> dict[str, Any]:
         raise OperationError(
             f"the snapshot is of another device: {other}; nothing was written",
             "give the inventory of the rack that the run was on; if the device was replaced or "
-            "installed anew, `closloop restore INVENTORY --forget DEVICE` closes its entry",
+            "reinstalled, `closloop restore INVENTORY --forget DEVICE` closes its entry",
         )
     restarted = target["boot"] != this_boot()
     if restarted:

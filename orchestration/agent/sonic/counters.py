@@ -317,7 +317,7 @@ class Queues:
             at += colours
             if None in values:
                 raise _GoneError(
-                    f"the ASIC has no WRED object for {self._objects[index].profile} any more",
+                    f"the ASIC no longer has a WRED object for {self._objects[index].profile}",
                     "run `closloop provision`",
                 )
             result[index] = [value for value in values if value is not None]
