@@ -16,7 +16,8 @@ With traffic classes, both ends of a flow are set to its class (see `Service`). 
 inherits its settings from the listening socket. So acknowledgements are sent in the flow's class,
 and each class has its own listening port.
 
-In virtual time one process runs this for all hosts; on a rack each host runs it for its own flows.
+The emulated backend runs one such process for all hosts; on a rack, each host runs one for its own
+flows.
 """
 
 from __future__ import annotations
