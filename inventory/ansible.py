@@ -90,12 +90,17 @@ def load_rack(path: Path) -> Rack:
         fabric_prefix=rack_variables.closloop_fabric_prefix,
         scale=rack_variables.closloop_scale,
     )
+    _check_addresses(rack, document)
+    return rack
+
+
+def _check_addresses(rack: Rack, document: Document) -> None:
+    """Raise InputError, with the prefix's line, if the fabric's addresses do not fit into it."""
     try:
-        rack.addresses  # noqa: B018 (computed here, so that an error names its line)
+        rack.addresses  # noqa: B018 (computes them)
     except ValueError as error:
         remedy = "give it a larger network that nobody else uses"
         _raise_if_any([document.problem(("closloop_fabric_prefix",), str(error), remedy)])
-    return rack
 
 
 @dataclass(frozen=True)

@@ -319,17 +319,17 @@ def _rates(rack: Rack, access: Access, facts: DeviceFacts) -> Iterator[_FindingP
     for port, name, state in _present_ports(rack, facts):
         if state.operstate == "down":
             continue
-        wanted = format_rate(port.rate_bps)
+        expected = format_rate(port.rate_bps)
         if state.speed_bps < 0 or state.driver in _DRIVERS_WITHOUT_RATE:
             # A shaped link has the rate that it is shaped to.
             if not access.shape:
-                what = f"that {name} runs at {wanted} is not proven: it reports no rate"
+                what = f"that {name} runs at {expected} is not proven: it reports no rate"
                 remedy = "compare with `ethtool`; closloop_shape: true shapes links without a rate"
                 yield "unproven", what, remedy
         elif state.speed_bps < port.rate_bps or (
             state.speed_bps != port.rate_bps and not access.shape
         ):
-            what = f"{name} runs at {format_rate(state.speed_bps)}, not at {wanted}"
+            what = f"{name} runs at {format_rate(state.speed_bps)}, not at {expected}"
             remedy = "set the rate at both ends, or correct closloop_links"
             if state.speed_bps > port.rate_bps:
                 remedy += "; closloop_shape: true shapes it down"
@@ -338,12 +338,12 @@ def _rates(rack: Rack, access: Access, facts: DeviceFacts) -> Iterator[_FindingP
 
 def _mtus(rack: Rack, facts: DeviceFacts) -> Iterator[_FindingParts]:
     """Yield wrong MTUs: a switch must accept the testbed's packets, a host must send that size."""
-    wanted = rack.testbed.mtu_bytes
+    expected = rack.testbed.mtu_bytes
     is_switch = rack.testbed.device[facts.device].kind == "switch"
     for _, name, state in _present_ports(rack, facts):
-        if state.mtu_bytes < wanted or (state.mtu_bytes != wanted and not is_switch):
-            what = f"{name} has an MTU of {state.mtu_bytes}B, not {wanted}B"
-            remedy = f"`closloop provision` sets it; or: ip link set {name} mtu {wanted}"
+        if state.mtu_bytes < expected or (state.mtu_bytes != expected and not is_switch):
+            what = f"{name} has an MTU of {state.mtu_bytes}B, not {expected}B"
+            remedy = f"`closloop provision` sets it; or: ip link set {name} mtu {expected}"
             yield "wrong", what, remedy
 
 

@@ -97,7 +97,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
     """Return a testbed file's data, with the fields of the file that it is `like`.
 
     Paths in `like` start in the file's folder. Lines are those of the file itself. `seen` are the
-    files on the way here, to find a loop.
+    files that were read before this one, to find a loop.
     """
     document = read(path)
     if LIKE not in document.data:

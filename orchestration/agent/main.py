@@ -1,8 +1,9 @@
-"""The agent: one loop that answers the controller's requests and runs the services' timers.
+"""The agent on a device: one loop that answers the controller's requests and runs timers.
 
-A frame is four bytes of length, then JSON. A request is `{"id": n, "op": name, ...}`; its answer
-`{"id": n, "ok": result}` or `{"id": n, "error": what, "remedy": what to do}`. Events,
-`{"event": name, ...}`, come unasked.
+The agent talks to the controller over its standard input and output, in frames: four bytes of
+length, then JSON. A request is `{"id": n, "op": name, ...}`; its answer is `{"id": n, "ok":
+result}` or `{"id": n, "error": what, "remedy": what to do}`. Events, `{"event": name, ...}`, are
+sent without a request.
 
 A service is a module with a function `operations(agent)` that returns its operations by name. An
 operation takes the request and returns JSON-ready data or None. It may raise `OperationError`.
@@ -31,12 +32,13 @@ from .linux.vrf import leave as leave_vrf
 Operation = Callable[[dict[str, Any]], Any]
 _READ_BYTES = 1 << 20
 VERSION = 1
-# More than any answer needs. A greater length means text, such as a login banner, and no frame.
+# More than any answer needs. A greater length means that this is not a frame but text, such as a
+# login banner.
 MAX_FRAME_BYTES = 256 << 20
 
 
 class OperationError(Exception):
-    """An operation that cannot be done, with its remedy."""
+    """The error of an operation that cannot be done: what is wrong, and its remedy."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -45,10 +47,10 @@ class OperationError(Exception):
 
 
 class FrameError(ValueError):
-    """The stream carries something other than frames; `start` is its first bytes."""
+    """The error for a stream that has something other than frames; `start` is its first bytes."""
 
     def __init__(self, start: bytes) -> None:
-        super().__init__(f"no frame: {start!r}")
+        super().__init__(f"not a frame: {start!r}")
         self.start = start
 
 
@@ -96,8 +98,8 @@ class Agent:
         self._source, self._sink = source, sink
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
-        self._numbers = 0
-        self._ends: list[Callable[[], None]] = []
+        self._timer_count = 0
+        self._cleanups: list[Callable[[], None]] = []
         self._operations: dict[str, Operation] = {"hello": self._hello, "clock": _clock}
         self._decoder = Decoder()
         self._running = True
@@ -120,14 +122,14 @@ class Agent:
         """Stop watching `fd`."""
         self._selector.unregister(fd)
 
-    def at(self, monotonic_ns: int, do: Callable[[], None]) -> None:
-        """Call `do` once, at the given CLOCK_MONOTONIC time."""
-        self._numbers += 1
-        heappush(self._timers, (monotonic_ns, self._numbers, do))
+    def at(self, monotonic_ns: int, action: Callable[[], None]) -> None:
+        """Call `action` once, at the given CLOCK_MONOTONIC time."""
+        self._timer_count += 1
+        heappush(self._timers, (monotonic_ns, self._timer_count, action))
 
-    def at_end(self, do: Callable[[], None]) -> None:
-        """Call `do` when the agent ends for any reason but SIGKILL."""
-        self._ends.append(do)
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Call `action` when the agent ends for any reason but SIGKILL, the latest one first."""
+        self._cleanups.append(action)
 
     def stop(self) -> None:
         """End after the current request."""
@@ -136,22 +138,23 @@ class Agent:
     def run(self) -> None:
         """Serve until the controller closes the stream."""
         self.watch(self._source, self._receive)
-        # The controller sends nothing before this: the starter's read-ahead would swallow it.
+        # The controller sends nothing before this: the process that starts the agent reads ahead,
+        # and would consume it.
         self.send({"event": "ready"})
         try:
             while self._running:
-                for key, _ in self._selector.select(self._patience_s()):
+                for key, _ in self._selector.select(self._wait_s()):
                     key.data()
                 while self._timers and self._timers[0][0] <= time.monotonic_ns():
                     heappop(self._timers)[2]()
         finally:
-            for end in reversed(self._ends):
+            for cleanup in reversed(self._cleanups):
                 try:
-                    end()
+                    cleanup()
                 except Exception:
                     traceback.print_exc()
 
-    def _patience_s(self) -> float | None:
+    def _wait_s(self) -> float | None:
         if not self._timers:
             return None
         return max(0.0, (self._timers[0][0] - time.monotonic_ns()) / 1e9)

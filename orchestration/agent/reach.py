@@ -1,10 +1,10 @@
-"""Ping other hosts over the fabric, all at once and for a bounded time.
+"""Pings other hosts over the fabric, all at once and for a bounded time.
 
     reach    {own: [address, ...], others: [address, ...]}
              -> {own: those that this host has, unreached: [[from, to, why], ...], problem}
 
-Each request leaves from one of the host's own fabric addresses, so that the answer comes back over
-the fabric. No program `ping` is needed.
+Each request is sent from one of the host's own fabric addresses, so that the answer comes back over
+the fabric. The program `ping` is not needed.
 """
 
 from __future__ import annotations
@@ -28,74 +28,77 @@ _TOKEN_BYTES = 8
 
 
 def reach(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which own addresses are here, and which pairs had no answer."""
+    """Return the own addresses that this host has, and the pairs of addresses without an answer."""
     own: list[str] = []
     unreached: list[list[str]] = []
     problem = ""
     for address in request["own"]:
         try:
-            icmp = _icmp(address)
+            ping_socket = _ping_socket(address)
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 problem = f"pings cannot be sent: {os.strerror(error.errno or 0)}"
             continue
         own.append(address)
-        with icmp:
-            why = _ping(icmp, request["others"])
-        unreached += [[address, other, said] for other, said in why.items()]
+        with ping_socket:
+            reasons = _ping(ping_socket, request["others"])
+        unreached += [[address, other, reason] for other, reason in reasons.items()]
     return {"own": own, "unreached": unreached, "problem": problem}
 
 
-def _icmp(address: str) -> socket.socket:
-    """Return a socket for pings from an address; users who are not root may have one as well."""
+def _ping_socket(address: str) -> socket.socket:
+    """Return a non-blocking socket for pings from an address. Raises OSError.
+
+    Linux may allow such a socket to users who are not root (net.ipv4.ping_group_range).
+    """
     try:
-        made = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        ping_socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     except PermissionError:
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+        ping_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
     try:
-        made.bind((address, 0))
+        ping_socket.bind((address, 0))
     except OSError:
-        made.close()
+        ping_socket.close()
         raise
-    made.setblocking(False)
-    return made
+    ping_socket.setblocking(False)
+    return ping_socket
 
 
-def _ping(icmp: socket.socket, others: list[str]) -> dict[str, str]:
-    """Return why each address does not answer; those that do are left out."""
+def _ping(ping_socket: socket.socket, others: list[str]) -> dict[str, str]:
+    """Return the reason for each address that does not answer."""
     token = os.urandom(_TOKEN_BYTES)
-    missing = dict.fromkeys(others, "no answer")
+    unreached_reasons = dict.fromkeys(others, "no answer")
     for _ in range(_ROUNDS):
         for number, other in enumerate(others):
-            if other in missing:
+            if other in unreached_reasons:
                 try:
-                    icmp.sendto(_request(number, token), (other, 0))
-                    missing[other] = "no answer"
+                    ping_socket.sendto(_echo_request(number, token), (other, 0))
+                    unreached_reasons[other] = "no answer"
                 except OSError as error:
-                    missing[other] = os.strerror(error.errno or 0).lower()
-        until = time.monotonic() + _ROUND_S
-        while missing and (left := until - time.monotonic()) > 0:
-            if select.select([icmp], [], [], left)[0]:
-                missing.pop(_answering(icmp, others, token), None)
-        if not missing:
+                    unreached_reasons[other] = os.strerror(error.errno or 0).lower()
+        deadline = time.monotonic() + _ROUND_S
+        while unreached_reasons and (remaining_s := deadline - time.monotonic()) > 0:
+            if select.select([ping_socket], [], [], remaining_s)[0]:
+                unreached_reasons.pop(_answered_by(ping_socket, others, token), None)
+        if not unreached_reasons:
             break
-    return missing
+    return unreached_reasons
 
 
-def _request(number: int, token: bytes) -> bytes:
+def _echo_request(number: int, token: bytes) -> bytes:
     body = _HEADER.pack(_ECHO, 0, 0, 0, number & 0xFFFF) + token
-    total = sum(struct.unpack(f"!{len(body) // 2}H", body))
-    total = (total & 0xFFFF) + (total >> 16)
-    total = ~(total + (total >> 16)) & 0xFFFF
-    return _HEADER.pack(_ECHO, 0, total, 0, number & 0xFFFF) + token
+    checksum = sum(struct.unpack(f"!{len(body) // 2}H", body))
+    checksum = (checksum & 0xFFFF) + (checksum >> 16)
+    checksum = ~(checksum + (checksum >> 16)) & 0xFFFF
+    return _HEADER.pack(_ECHO, 0, checksum, 0, number & 0xFFFF) + token
 
 
-def _answering(icmp: socket.socket, others: list[str], token: bytes) -> str:
+def _answered_by(ping_socket: socket.socket, others: list[str], token: bytes) -> str:
     try:
-        packet, (sender, *_) = icmp.recvfrom(2048)
+        packet, (sender, *_) = ping_socket.recvfrom(2048)
     except OSError:
         return ""
-    if icmp.type == socket.SOCK_RAW and packet:
+    if ping_socket.type == socket.SOCK_RAW and packet:
         packet = packet[4 * (packet[0] & 15) :]
     if len(packet) < _HEADER.size or packet[0] != _ECHO_REPLY or packet[_HEADER.size :] != token:
         return ""

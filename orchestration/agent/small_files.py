@@ -1,4 +1,4 @@
-"""Small text files and folders of a device; what cannot be read is empty."""
+"""Reads small text files and folders of a device; what cannot be read counts as empty."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def fields(text: str, separator: str) -> dict[str, str]:
 
 
 def leading_int(text: str) -> int:
-    """Return the number that a text begins with, -1 if it begins with none."""
+    """Return the number at the beginning of a text, -1 if there is none."""
     match = re.match(r"-?[0-9]{1,18}", text)
     return int(match.group()) if match else -1

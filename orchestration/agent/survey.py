@@ -1,6 +1,6 @@
-"""Survey a device: system, interfaces, LLDP neighbours, programs and rights. Read only.
+"""Collects facts about a device: system, interfaces, LLDP neighbours, programs and rights.
 
-    survey   {interfaces: [name, ...]} -> the facts, by topic
+    survey   {interfaces: [name, ...]} -> the facts, by topic; nothing is changed
 
 Unknown facts are None, 0, -1 or "". LLDP neighbours are returned unparsed, with their `source`:
 `lldpctl` (JSON) or `redis` (rows of SONiC's APPL_DB).
@@ -51,26 +51,26 @@ LLDP_FIELDS = (
     "lldp_rem_port_desc",
 )
 
-# Reported as the driver of an interface that is a port of an ASIC.
+# What is reported as the driver of an interface that is a port of an ASIC.
 ASIC = "asic"
 # The PATH of a non-interactive login may lack the sbin folders.
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _PROGRAM_TIMEOUT_S = 10.0
 _OUTPUT_BYTES = 4 << 20
-_SHOWN = 200
+_MAX_PROBLEM_CHARACTERS = 200
 
 _NO_INTERFACE = 0x7FFFFFFF
 
 
 def survey(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts."""
+    """Return the facts about this device and the named interfaces."""
     names = request["interfaces"]
     interfaces = {name: interface(name) for name in names}
     for name, speed_bps in asic_rates(names).items():
-        # the kernel does not know the rate of a switch port; the ASIC's database does
+        # the rate of a switch port is not known to the kernel, but in the ASIC's database
         interfaces[name].update(speed_bps=speed_bps, driver=ASIC)
     return {
-        "system": {**system(), **unfit()},
+        "system": {**system(), **unsupported()},
         "interfaces": interfaces,
         "macs": macs(),
         "rdma_devices": listed("/sys/class/infiniband"),
@@ -82,7 +82,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def system(root: str = "/") -> dict[str, Any]:
-    """Return the release, kernel, uptime, and free memory and disk, in s and bytes."""
+    """Return the release, kernel, uptime in s, free memory and disk in bytes, and more."""
     release = fields(text(os.path.join(root, "etc/os-release")), "=")
     sonic = fields(text(os.path.join(root, "etc/sonic/sonic_version.yml")), ":")
     memory = fields(text(os.path.join(root, "proc/meminfo")), ":")
@@ -98,26 +98,26 @@ def system(root: str = "/") -> dict[str, Any]:
         "asic": sonic.get("asic_type", ""),
         "memory_free_bytes": 1024 * leading_int(memory.get("MemAvailable", "-1")),
         "disk_free_bytes": shutil.disk_usage(root).free,
-        "lldpd_runs": _runs("lldpd", os.path.join(root, "proc")),
+        "lldpd_runs": _is_running("lldpd", os.path.join(root, "proc")),
         "lockdown": lockdown(root),
         "vrf": vrf.current(root),
     }
 
 
-def unfit(root: str = "/", redis_socket: str = SOCKET) -> dict[str, str]:
-    """Return why a SONiC switch is not driven, and the remedy; empty text on all others."""
+def unsupported(root: str = "/", redis_socket: str = SOCKET) -> dict[str, str]:
+    """Return why a SONiC switch is not supported, and the remedy; "" for all other devices."""
     metadata: dict[str, str] = {}
     if os.path.exists(redis_socket):
         with suppress(RedisError):
             metadata = Redis(redis_socket, 0.0).hash(CONFIG_DB, "DEVICE_METADATA|localhost")
-    what, remedy = asics.refusal(metadata, root)
+    what, remedy = asics.unsupported_reason(metadata, root)
     return {"unfit": what, "unfit_remedy": remedy}
 
 
 def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:
     """Return one interface's state. A speed of -1 is unknown; offloads are None if not readable.
 
-    `speed_bps` is what the driver reports, also for a veth, which has no rate of its own.
+    `speed_bps` is what the driver reports, even for a veth, which has no real rate.
     """
     folder = os.path.join(root, name)
     if os.sep in name or not os.path.isdir(folder):
@@ -144,7 +144,7 @@ def macs(root: str = "/sys/class/net") -> dict[str, str]:
 
 
 def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any]:
-    """Return the LLDP neighbours: `source`, `text` or `rows`, and `problem`."""
+    """Return the LLDP neighbours: `source`, `text` or `rows`, or a `problem` that says why not."""
     problems = []
     for command in (["lldpctl"], ["docker", "exec", "lldp", "lldpctl"]):
         if command[0] == "docker" and not os.path.exists(redis_socket):
@@ -153,16 +153,16 @@ def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any
         if path is None:
             problems.append(f"no {command[0]}")
             continue
-        code, out, said = run([path, *command[1:], "-f", "json"])
+        code, out, errors = run([path, *command[1:], "-f", "json"])
         if code == 0 and out.strip():
             return {"source": "lldpctl", "text": out, "problem": ""}
-        said = said or (f"exit code {code}" if code else "it says nothing")
-        problems.append(f"{' '.join(command)}: {said}"[:_SHOWN])
+        reason = errors or (f"exit code {code}" if code else "no output")
+        problems.append(f"{' '.join(command)}: {reason}"[:_MAX_PROBLEM_CHARACTERS])
     if os.path.exists(redis_socket):
         try:
-            rows = lldp_rows(Redis(redis_socket, patience_s=0.0), interfaces)
+            rows = lldp_rows(Redis(redis_socket, restart_timeout_s=0.0), interfaces)
         except RedisError as error:
-            problems.append(error.what[:_SHOWN])
+            problems.append(error.what[:_MAX_PROBLEM_CHARACTERS])
         else:
             return {"source": "redis", "rows": rows, "problem": ""}
     return {"source": "", "problem": "; ".join(problems)}
@@ -184,9 +184,9 @@ def asic_rates(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[st
     """Return the port rates of a SONiC switch in bit/s; {} on other devices."""
     if not os.path.exists(redis_socket):
         return {}
-    asked = [(STATE_DB, ("HGET", f"PORT_TABLE|{name}", "speed")) for name in interfaces]
+    requests = [(STATE_DB, ("HGET", f"PORT_TABLE|{name}", "speed")) for name in interfaces]
     try:
-        replies = Redis(redis_socket, patience_s=0.0).run(asked)
+        replies = Redis(redis_socket, restart_timeout_s=0.0).run(requests)
     except RedisError:
         return {}
     rates = zip(interfaces, (leading_int(reply or "") for reply in replies))
@@ -198,29 +198,29 @@ def programs() -> dict[str, str]:
 
     All programs run at the same time, because each takes a while to start.
     """
-    found = {}
-    asked = {}
+    versions = {}
+    processes = {}
     for name, arguments in PROGRAMS.items():
         path = find_program(name)
         if path is not None:
-            found[name] = ""
+            versions[name] = ""
             if arguments is not None:
-                asked[name] = _start([path, *arguments])
+                processes[name] = _start([path, *arguments])
     deadline = time.monotonic() + _PROGRAM_TIMEOUT_S
-    for name, process in asked.items():
-        _, out, said = _finish(process, max(0.1, deadline - time.monotonic()))
-        found[name] = version(out or said)
-    return found
+    for name, process in processes.items():
+        _, out, errors = _finish(process, max(0.1, deadline - time.monotonic()))
+        versions[name] = version(out or errors)
+    return versions
 
 
-def version(printed: str) -> str:
-    """Return the first part of a text that looks like a version, or ""."""
-    match = re.search(r"[0-9]+(?:\.[0-9]+)+[0-9A-Za-z.+~-]*", printed[:1000])
+def version(output: str) -> str:
+    """Return the first part of a text that looks like a version, "" if none does."""
+    match = re.search(r"[0-9]+(?:\.[0-9]+)+[0-9A-Za-z.+~-]*", output[:1000])
     return match.group() if match else ""
 
 
 def rights() -> dict[str, Any]:
-    """Return this user's rights: routing netlink, changing qdiscs, reading debugfs."""
+    """Return this user's rights: to use rtnetlink, to change qdiscs, and to read debugfs."""
     return {
         "uid": os.geteuid(),
         "netlink": _answers_netlink(),
@@ -230,7 +230,10 @@ def rights() -> dict[str, Any]:
 
 
 def may_change_qdiscs() -> bool:
-    """Test the right to change qdiscs by a request for no interface: rights are checked first."""
+    """Return whether this user may change qdiscs.
+
+    This sends a request for an interface that does not exist: the kernel checks rights first.
+    """
     try:
         with RouteSocket() as route:
             route.request([tc_message(RTM_DELQDISC, _NO_INTERFACE, 0, TC_H_ROOT)])
@@ -248,7 +251,7 @@ def _answers_netlink() -> bool:
 
 
 def find_program(name: str) -> str | None:
-    """Return a program's path."""
+    """Return a program's path, found by PATH or in the sbin folders; None if it is not there."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_FOLDERS]))
 
 
@@ -280,7 +283,7 @@ def _finish(process: subprocess.Popen[bytes] | OSError, timeout_s: float) -> tup
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        # the whole group: a child would keep the output open
+        # the whole process group, since a child would keep the output open
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -290,7 +293,7 @@ def _finish(process: subprocess.Popen[bytes] | OSError, timeout_s: float) -> tup
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip()
 
 
-def _runs(program: str, proc: str) -> bool:
+def _is_running(program: str, proc: str) -> bool:
     numbers = (name for name in listed(proc) if name.isdigit())
     return any(text(os.path.join(proc, number, "comm")) == program for number in numbers)
 

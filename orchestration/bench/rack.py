@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
-from orchestration.agent.sonic.configdb import DEFAULTS, undone
+from orchestration.agent.sonic.configdb import DEFAULTS, row_after_undo
 from orchestration.backends.emulated.forwarding import smallest_scale, stored_or_measured_hops_per_s
 from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.core.errors import TrialError
@@ -118,7 +118,7 @@ def after_undo(state: dict[str, Any]) -> dict[str, Any]:
     for device, text in state.items():
         state = json.loads(text)
         if rows := state.get("CONFIG_DB"):
-            rows |= {key: undone(key, rows.get(key)) for key in DEFAULTS}
+            rows |= {key: row_after_undo(key, rows.get(key)) for key in DEFAULTS}
         result[device] = json.dumps(state, indent=0, sort_keys=True)
     return result
 

@@ -22,7 +22,7 @@ VERBS = (
     ),
     Verb(
         "restore",
-        "Put a rack back as it was found: what dead runs left, deployed policies, provisioning.",
+        "Restore a rack after dead runs, and undo deployed policies and provisioning.",
         "orchestration.provision.verbs:restore",
         RACKS,
     ),

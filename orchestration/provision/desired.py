@@ -1,16 +1,16 @@
-"""Derive Ansible's input from a rack: each device's desired state, and the inventory. Pure.
+"""Computes Ansible's input from a rack: each device's desired state, and the inventory. Pure.
 
-The fabric is that of the emulated backend (`emulated/fabric.py`) on real links, which bring their
-own delay. The addresses are `Rack.addresses`.
+The fabric is that of the emulated backend (`emulated/fabric.py`), on links of the rack, which have
+their own delay. The addresses are `Rack.addresses`. The queueing disciplines are:
 
     host NIC, shaped     tbf (line rate) > fq (round robin between flows)
     switch port          [tbf (line rate) >] red, or with traffic classes [tbf >] ets > reds
 
-A kernel that lacks fq or RED has a plain queue in its place (bfifo).
+A kernel that lacks fq or RED gets a plain queue (bfifo) instead.
 
 Hosts get routes only to the fabric's prefixes: a default route belongs to their management network.
-A SONiC switch keeps its own ports and routes; only the tables of `backends.hardware.sonic.config`
-are set there.
+A SONiC switch keeps its own ports and routes; only the tables in
+`orchestration.backends.hardware.sonic.config` are set there.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from orchestration.core.trial import HostSpec
 
 # The salt of the ECMP hashes in a trial with seed 1, the first one of a campaign.
 _ECMP_SEED = 1
-# Rules and tables of hosts with several NICs: packets leave by the NIC of their source address.
+# The first routing table for hosts with several NICs, one for each NIC: by rules, packets leave by
+# the NIC of their source address.
 FIRST_NIC_TABLE = 4101
 
-# Groups, and the playbook of each.
+# Groups of the playbooks' inventory, and the playbook of each.
 LINUX_SWITCHES, SONIC_SWITCHES = "linux_switches", "sonic_switches"
 ROCE_HOSTS, PLAIN_HOSTS, COLLECTOR = "roce_hosts", "plain_hosts", "collector"
 PLAYBOOKS = {
@@ -104,7 +105,7 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
     return {
         "sysctls": {
             **switch_sysctls(_ECMP_SEED, number),
-            **_unfiltered(names),
+            **_unnumbered_sysctls(names),
         },
         "interfaces": [
             {
@@ -128,7 +129,7 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
 
 
 def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
-    """Return a host's interfaces, addresses, routes, rules and sysctls."""
+    """Return a host's interfaces, addresses, routes, rules and sysctls, as `host` asks for them."""
     testbed, access = rack.testbed, rack.access[name]
     addresses, routers = rack.addresses.nics, rack.addresses.routers
     ports = testbed.ports_of[name]
@@ -136,7 +137,7 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
     routes: list[dict[str, Any]] = []
     rules: list[dict[str, Any]] = []
     prefixes = rack.addresses.blocks.values()
-    for place, port in enumerate(ports):
+    for index, port in enumerate(ports):
         interface: dict[str, Any] = {
             "name": rack.interface(port),
             "mtu": testbed.mtu_bytes,
@@ -150,15 +151,15 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
         leaf = testbed.peer_device(port).name
         via = [[routers[leaf], rack.interface(port), 1]]
         route = {"via": via, "source": addresses[port.index]}
-        if place == 0:
+        if index == 0:
             routes += [{"to": prefix, **route} for prefix in prefixes]
         if len(ports) > 1:
-            table = FIRST_NIC_TABLE + place
+            table = FIRST_NIC_TABLE + index
             routes += [{"to": prefix, "table": table, **route} for prefix in prefixes]
             rules.append({"from": f"{addresses[port.index]}/32", "priority": table, "table": table})
     names = [rack.interface(port) for port in ports]
     controls = [host.congestion_control, *(klass.congestion_control for klass in testbed.classes)]
-    sysctls = {**host_sysctls(host, access.lacks), **_unfiltered(names)}
+    sysctls = {**host_sysctls(host, access.lacks), **_unnumbered_sysctls(names)}
     if host.congestion_control in access.lacks:
         del sysctls["net/ipv4/tcp_congestion_control"]
     return {
@@ -176,15 +177,15 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
 def roce_state(rack: Rack, name: str, settings: RoceSettings) -> dict[str, Any]:
     """Return the settings of a RoCE host for the module closloop_roce.
 
-    A traffic class's packets have the priority of its queue at the switch, if that is lossless: the
-    switch pauses that priority.
+    A traffic class's packets get the priority of the class's queue at the switch, if that queue is
+    lossless, since that is the priority that the switch pauses.
     """
     access, port = rack.access[name], rack.testbed.ports_of[name][0]
     queues = rack.access[rack.testbed.peer_device(port).name].queues
     priorities = {settings.dscp: settings.priority}
     if rack.testbed.classes:
-        of_class = zip(CLASS_TOS, queues, strict=False)
-        priorities |= {tos >> 2: queue for tos, queue in of_class if queue in LOSSLESS}
+        queues_by_tos = zip(CLASS_TOS, queues, strict=False)
+        priorities |= {tos >> 2: queue for tos, queue in queues_by_tos if queue in LOSSLESS}
     return {
         "interfaces": list(access.interfaces),
         "rdma_devices": list(dict.fromkeys(access.rdma_devices)),
@@ -198,7 +199,7 @@ def roce_state(rack: Rack, name: str, settings: RoceSettings) -> dict[str, Any]:
 
 
 def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
-    """Return routes to other leaves' prefixes over all shortest paths, and to the own hosts."""
+    """Return routes to other leaves' prefixes over all shortest paths, and to its own hosts."""
     testbed = rack.testbed
     addresses, routers = rack.addresses.nics, rack.addresses.routers
     hops = next_hops(testbed)[name]
@@ -215,8 +216,8 @@ def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
     return result
 
 
-def _unfiltered(interfaces: list[str]) -> dict[str, str]:
-    """Return sysctls for unnumbered links: no reverse-path filter, ARP for every own address."""
+def _unnumbered_sysctls(interfaces: list[str]) -> dict[str, str]:
+    """Return sysctls for unnumbered links: no reverse-path filter, ARP for all own addresses."""
     names = ["all", *interfaces]
     return {
         **{f"net/ipv4/conf/{name}/rp_filter": "0" for name in names},
@@ -269,7 +270,7 @@ def playbook_inventory(rack: Rack, desired: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def group_of(rack: Rack, device: str) -> str:
-    """Return the group of a device of the testbed."""
+    """Return the name of the playbooks' group that a device of the testbed belongs to."""
     access = rack.access[device]
     if rack.testbed.device[device].kind == "switch":
         return LINUX_SWITCHES if access.is_linux else SONIC_SWITCHES
@@ -277,7 +278,7 @@ def group_of(rack: Rack, device: str) -> str:
 
 
 def login(access: Access, known_hosts_file: str) -> dict[str, Any]:
-    """Return a device's variables for logging in. Unknown host keys are never accepted."""
+    """Return a device's Ansible variables for logging in. Unknown host keys are never accepted."""
     files = [str(Path("~/.ssh/known_hosts").expanduser())]
     if known_hosts_file:
         files.append(str(Path(known_hosts_file).expanduser().absolute()))

@@ -11,20 +11,20 @@ from orchestration.core.machine import ElapsedTime
 from orchestration.core.problems import Code, Problem
 from orchestration.device.errors import printable
 
-BROKEN = "Data could not be sent to remote host"
+CONNECTION_BROKEN = "Data could not be sent to remote host"
 _NO_PYTHON = ("it has no /usr/bin/python3", "install Python 3.9 or later on it")
 # Patterns of messages of ssh, sudo and Ansible; the first match counts.
-_KNOWN = (
+_KNOWN_ERRORS = (
     (
         # what ssh calls the other end of a ProxyCommand, and ProxyJump is one
         "UNKNOWN port 65535",
-        "a jump host to it refuses: its host key is not known, or it does not take the login",
+        "a jump host to it refuses: its host key is not known, or it does not accept the login",
         "see what this says: ssh -p {port} {user}@{address}; a jump host's key belongs in "
         "~/.ssh/known_hosts, its user and key in ~/.ssh/config",
     ),
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is another than the known one: somebody may be in between",
+        "its host key is not the known one: somebody may intercept the connection",
         "find out why; if the device was reinstalled, take its old key out of known_hosts",
     ),
     (
@@ -70,22 +70,22 @@ _KNOWN = (
     (
         "not responding",
         "it has stopped answering",
-        "see whether it still runs; `closloop provision --undo` takes back what was changed",
+        "check whether it still runs; `closloop provision --undo` takes back what was changed",
     ),
     (
         "Connection refused",
         "nothing listens at {address} port {port}",
-        "see whether sshd runs, and whether ansible_host and ansible_port are right",
+        "check that sshd runs, and that ansible_host and ansible_port are right",
     ),
     (
         "Connection timed out",
         "it does not answer at {address}",
-        "see whether it runs, and whether its address in the inventory is right",
+        "check that it runs, and that its address in the inventory is right",
     ),
     (
         "No route to host",
         "there is no route to {address}",
-        "see whether it runs, and whether its address in the inventory is right",
+        "check that it runs, and that its address in the inventory is right",
     ),
     (
         "Network is unreachable",
@@ -100,19 +100,20 @@ _KNOWN = (
     (
         "closed by remote host",
         "it has closed the connection",
-        "see whether it still runs; what was changed stays, `closloop provision --undo` takes it "
-        "back",
+        "check whether it still runs; what was changed stays until `closloop provision --undo`",
     ),
     ("/usr/bin/python3: not found", *_NO_PYTHON),
     ("/usr/bin/python3: No such file", *_NO_PYTHON),
     (
         # Ansible wrote to ssh while ssh was ending, and does not report ssh's message
-        BROKEN,
+        CONNECTION_BROKEN,
         "the connection broke: it refuses the login of {user}, or cannot be reached",
         "check user, key and password (--ask-pass), and whether the device can be reached",
     ),
 )
-_OTHERWISE = "see the device's log; `closloop provision --limit {device}` tries it alone"
+_DEFAULT_REMEDY = (
+    "see the device's log; `closloop provision --limit {device}` tries only this device"
+)
 
 StepState = Literal["running", "unchanged", "changed", "failed"]
 
@@ -138,10 +139,11 @@ class Skipped:
 class DeviceOutcome:
     """The outcome of one device: tasks, changes, skipped steps, and the failure if it failed.
 
-    `changes` has a line per change made, or per difference when only verifying or checking.
-    A failure is `unexplained` if Ansible did not report ssh's message.
-    `seconds` is the time of the device's tasks, on a virtual rack in its virtual time. The device
-    is `held` while a task runs, and after one that leaves it to a next one.
+    `changed` counts tasks with changes, and `changes` has a line per change made, or per difference
+    when only verifying or checking. A failure is `unexplained` if Ansible did not report ssh's
+    message. `seconds` is the time of the device's tasks, on a virtual rack in its virtual time.
+    `held` is whether the device's lease may still be held: while a task runs, and after a task that
+    leaves the lease to the next one.
     """
 
     device: str
@@ -163,7 +165,10 @@ class DeviceOutcome:
 
 @dataclass(frozen=True)
 class ProvisionResult:
-    """The outcome of a run, and how long it took. `devices` has each that was asked for."""
+    """The outcome of a run of the playbooks on all requested devices, and how long it took.
+
+    `what` is `provision`, `verify` or `undo`.
+    """
 
     what: str
     devices: Mapping[str, DeviceOutcome]
@@ -171,12 +176,12 @@ class ProvisionResult:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Devices that are not in the requested state."""
+        """The devices that are not in the requested state."""
         return tuple(name for name, outcome in self.devices.items() if outcome.failure)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Devices with changes."""
+        """The devices with changes."""
         return tuple(name for name, outcome in self.devices.items() if outcome.changed)
 
     def to_json(self) -> dict[str, Any]:
@@ -194,15 +199,15 @@ class ProvisionResult:
         }
 
 
-class Tally:
-    """Collects outcomes from Ansible's events; calls `listener` for each step."""
+class OutcomeCollector:
+    """Collects the devices' outcomes from Ansible's events; calls `listener` for each step."""
 
     def __init__(self, accesses: Iterable[Access], listener: Callable[[Step], None]) -> None:
         self._access = {access.device: access for access in accesses}
         self._listener = listener
         self.outcomes = {device: DeviceOutcome(device) for device in self._access}
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def handle(self, event: Mapping[str, Any]) -> None:
         """Process one event of ansible-runner."""
         kind, data = event.get("event"), event.get("event_data") or {}
         outcome = self.outcomes.get(data.get("host", ""))
@@ -214,24 +219,26 @@ class Tally:
             outcome.held = True
             self._listener(Step(outcome.device, task, "running"))
         elif kind == "runner_on_ok":
-            self._ended(outcome, data, result)
+            self._finish_task(outcome, data, result)
             changed = bool(result.get("changed"))
             outcome.changed += changed
             self._listener(Step(outcome.device, task, "changed" if changed else "unchanged"))
         elif kind == "runner_on_unreachable" or (
             kind == "runner_on_failed" and not data.get("ignore_errors")
         ):
-            self._ended(outcome, data, result)
-            said = " ".join(str(result.get(key, "")) for key in ("msg", "module_stderr", "stderr"))
-            found = explain(self._access[outcome.device], said, str(result.get("remedy", "")))
-            outcome.failure, outcome.remedy = found
-            outcome.unexplained = found == explain(self._access[outcome.device], BROKEN)
+            self._finish_task(outcome, data, result)
+            keys = ("msg", "module_stderr", "stderr")
+            message = " ".join(str(result.get(key, "")) for key in keys)
+            access = self._access[outcome.device]
+            explained = explain(access, message, str(result.get("remedy", "")))
+            outcome.failure, outcome.remedy = explained
+            outcome.unexplained = explained == explain(access, CONNECTION_BROKEN)
             self._listener(Step(outcome.device, task, "failed"))
 
-    def _ended(
+    def _finish_task(
         self, outcome: DeviceOutcome, data: Mapping[str, Any], result: Mapping[str, Any]
     ) -> None:
-        # one that stops answering is still held for a task that came before
+        # a device that has stopped answering is still held by an earlier task
         stuck = bool(result.get("unreachable")) and outcome.tasks > 0
         outcome.held = bool(result.get("lease")) or stuck
         outcome.tasks += 1
@@ -248,16 +255,18 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def explain(access: Access, said: str, remedy: str = "") -> tuple[str, str]:
-    """Return message and remedy for an error text about a device.
+def explain(access: Access, message_text: str, remedy: str = "") -> tuple[str, str]:
+    """Return message and remedy for an error text of ssh, sudo or Ansible about a device.
 
-    A `remedy` is given if the device's module has found the fault itself. The text is untrusted, so
-    it is made one printable line.
+    `remedy` is that of a module's own error, whose text is then the message. Texts are not trusted,
+    so they become one printable line.
     """
     values = asdict(access)
     if remedy:
-        return printable(said), printable(remedy)
-    for words, message, known_remedy in _KNOWN:
-        if words in said:
+        return printable(message_text), printable(remedy)
+    for words, message, known_remedy in _KNOWN_ERRORS:
+        if words in message_text:
             return message.format(**values), known_remedy.format(**values)
-    return printable(said) or "it failed without a word", _OTHERWISE.format(**values)
+    return printable(message_text) or "it failed without a message", _DEFAULT_REMEDY.format(
+        **values
+    )

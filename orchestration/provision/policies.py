@@ -1,10 +1,10 @@
-"""A model as the policy of a rack's hosts: put in force on all of them or none, and taken back.
+"""Deploys a learned model as the congestion control policy of a rack's hosts, and takes it back.
 
-Hosts with a programmable NIC get it there (DOCA PCC), the others as pacing of their TCP. Each
-host's lease is held meanwhile, and what it remembers (orchestration/agent/policies/policy.py) is on
-its disk before anything is changed, so a controller that dies leaves what `undo` puts right. The
-rack's ledger has the deployment as an open run until it ends, for its leases' sake: whoever finds
-it dead takes them over.
+A model is put in force on all hosts or on none: on a programmable NIC if a host has one (DOCA PCC),
+else as the pacing of the host's TCP connections. Meanwhile each host's lease is held, and its
+record (orchestration/agent/policies/policy.py) is on its disk before anything is changed, so that
+`undo` can correct what a controller leaves that dies. The rack's ledger lists the deployment as an
+open run until it ends, so that others can take over the leases of a dead one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from orchestration.policies.trees import IntegerTrees
 # The SDK's build takes minutes on a NIC's cores.
 _TIMEOUT_S = 600.0
 _SERVICES = ("lease", "policy")
-# A build may take as long, and nobody renews meanwhile.
+# A build may take as long, and the lease is not renewed meanwhile.
 _LEASE_S = 1200.0
 
 
 @dataclass(frozen=True)
 class HostPolicy:
-    """What one host says: its stack of versions, what its kernel or NIC reports, or an error."""
+    """What one host reports, or an error: `status` is the agent's answer to `policy.status`."""
 
     device: str
-    said: Mapping[str, Any] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     remedy: str = ""
 
@@ -55,34 +55,36 @@ class HostPolicy:
 
     @property
     def model(self) -> str:
-        """The hash of the model that kernel or NIC report, "" for none."""
-        return str((self.said.get("reports") or {}).get("model", ""))
+        """The hash of the model that the kernel or the NIC reports, "" for none."""
+        return str((self.status.get("reports") or {}).get("model", ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
+        """Return the report as JSON-ready data."""
         error = told([self.problem], "error") if self.error else {}
-        return {"device": self.device, **self.said, **error}
+        return {"device": self.device, **self.status, **error}
 
     @property
     def text(self) -> str:
-        """What the host says, in a line."""
+        """The host's report in one line."""
         if self.error:
             return self.error
-        stack, reports = self.said["stack"], self.said["reports"]
+        stack, reports = self.status["stack"], self.status["reports"]
         words = [f"{stack[-1]['name']} ({stack[-1]['kind']})"] if stack else ["no policy"]
         words += [f"model {self.model} is in force"] if self.model else []
         if stack and not self.model:
             words.append(
-                "restarted since, so none is in force" if self.said["restarted"] else "not in force"
+                "restarted since, so none is in force"
+                if self.status["restarted"]
+                else "not in force"
             )
-        if self.said["interrupted"]:
-            by = self.said["interrupted"]
-            words.append(f"a deployment by {by['holder']} at {by['at']} was cut off")
+        if self.status["interrupted"]:
+            by = self.status["interrupted"]
+            words.append(f"a deployment by {by['holder']} at {by['at']} was interrupted")
         counts = dict(reports.get("counts", {}))
         if counts:
-            waiting = reports.get("untimed_now", 0)
+            untimed = reports.get("untimed_now", 0)
             words += [f"{value:,} {name}" for name, value in counts.items() if value]
-            words += [f"{waiting} flows without a round trip yet"] if waiting else []
+            words += [f"{untimed} flows without a round trip yet"] if untimed else []
         return ", ".join(words)
 
 
@@ -99,33 +101,34 @@ def deploy_on_rack(
 ) -> list[HostPolicy]:
     """Put a model in force on the rack's hosts, or on those of `limit`: on all or on none.
 
-    Every host is asked first whether it can, and nothing is changed if one cannot. With a
-    `base_rtt_ns` of 0 a flow takes the least that it has measured, and a NIC 13 us.
+    Every host is first asked whether it can run the model, and nothing is changed if one cannot.
+    `base_rtt_ns` is the base RTT that the policy assumes; with 0, a flow uses the smallest RTT that
+    it has measured, and a NIC 13 us. `note` gets messages about the progress.
 
-    Raises InputError for a model or a host that is none, NotReadyError if hosts refuse or cannot
-    be reached, with the reason of each.
+    Raises InputError for an unreadable model or an unknown host, and NotReadyError if hosts refuse
+    or cannot be reached, with the reason of each.
     """
     model = read_model(source)
     chosen = _hosts(rack, limit)
     versions = _versions(rack, chosen, model, policy_name(name), source, base_rtt_ns)
     holder = holder_name(f"closloop deploy {name}")
-    with _held(rack, inventory, chosen, holder, secrets) as fleet:
-        checks = {place: ("policy.check", {"version": versions[place]}) for place in versions}
+    with _leased_hosts(rack, inventory, chosen, holder, secrets) as fleet:
+        checks = {target: ("policy.check", {"version": versions[target]}) for target in versions}
         _refuse(_ask(fleet, checks))
-        note("every host can")
+        note("every host can run it")
         deploys = {
-            place: ("policy.deploy", {"version": version, "holder": holder})
-            for place, version in versions.items()
+            target: ("policy.deploy", {"version": version, "holder": holder})
+            for target, version in versions.items()
         }
         answers = _ask(fleet, deploys)
         failed = {d: answer for d, answer in answers.items() if isinstance(answer, DeviceError)}
         if failed:
-            # an attempt that was refused is no version: only those that succeeded are taken back
+            # a refused attempt leaves no version, so only successful ones are taken back
             done = [device for device in answers if device not in failed]
-            undone = _ask(fleet, {d: ("policy.undo", {"holder": holder}) for d in done})
-            stuck = [d for d, answer in undone.items() if isinstance(answer, DeviceError)]
+            undo_answers = _ask(fleet, {d: ("policy.undo", {"holder": holder}) for d in done})
+            stuck = [d for d, answer in undo_answers.items() if isinstance(answer, DeviceError)]
             _refuse(failed, stuck)
-        return [HostPolicy(access.device, answers[_place(access)]) for access in chosen]
+        return [HostPolicy(access.device, answers[_target(access)]) for access in chosen]
 
 
 def undo_on_rack(
@@ -136,29 +139,31 @@ def undo_on_rack(
     limit: Sequence[str] = (),
     secrets: Secrets | None = None,
 ) -> list[HostPolicy]:
-    """Put the version in force on each host that was so before; return what each says."""
+    """Put the previous version in force again on each host; return the hosts' reports."""
     holder = holder_name(f"closloop deploy --undo {name}")
     request = {"holder": holder, "name": policy_name(name) if name else ""}
-    return _each(rack, limit, ("policy.undo", request), secrets, holder, _heir_of(rack, inventory))
+    return _on_each_host(
+        rack, limit, ("policy.undo", request), secrets, holder, _heir_of(rack, inventory)
+    )
 
 
 def restore_on_rack(
     rack: Rack, inventory: Path, *, secrets: Secrets | None = None
 ) -> list[HostPolicy]:
-    """Have no policy in force on any host, as before the first deployment."""
+    """Put no policy in force on any host, as before the first deployment; return the reports."""
     holder = holder_name("closloop restore")
     request = ("policy.restore", {"holder": holder})
-    return _each(rack, (), request, secrets, holder, _heir_of(rack, inventory))
+    return _on_each_host(rack, (), request, secrets, holder, _heir_of(rack, inventory))
 
 
 def status_of_rack(
     rack: Rack, *, limit: Sequence[str] = (), secrets: Secrets | None = None
 ) -> list[HostPolicy]:
-    """Return what each host's kernel or NIC reports; nothing is changed."""
-    return _each(rack, limit, ("policy.status", {}), secrets)
+    """Return the hosts' reports; nothing is changed."""
+    return _on_each_host(rack, limit, ("policy.status", {}), secrets)
 
 
-def _each(
+def _on_each_host(
     rack: Rack,
     limit: Sequence[str],
     request: tuple[str, Mapping[str, Any]],
@@ -166,7 +171,11 @@ def _each(
     holder: str = "",
     heir_of: Sequence[str] = (),
 ) -> list[HostPolicy]:
-    """Send a request to each host that can be reached and, with a holder, is free."""
+    """Send a request to each host that can be reached; return the hosts' reports.
+
+    With a `holder`, each host's lease is held meanwhile; hosts whose lease is not free are left
+    out.
+    """
     chosen = _hosts(rack, limit)
     agents, problems = _open(rack, chosen, secrets)
     answers: dict[str, Any] = {problem.device: problem for problem in problems}
@@ -176,22 +185,24 @@ def _each(
             taken = _ask(fleet, {d: ("lease.take", _lease(holder, nonce, heir_of)) for d in agents})
             answers.update({d: a for d, a in taken.items() if isinstance(a, DeviceError)})
         held = [device for device in agents if device not in answers]
-        ready = [a for a in chosen if {a.device, _place(a)} <= set(held)]
+        ready = [a for a in chosen if {a.device, _target(a)} <= set(held)]
         try:
-            answers.update(_ask(fleet, {_place(access): request for access in ready}))
+            answers.update(_ask(fleet, {_target(access): request for access in ready}))
         finally:
             if holder:
                 _drop(fleet, held, nonce)
-    said = [next(answers[d] for d in (a.device, _place(a)) if d in answers) for a in chosen]
-    return [_said(access.device, answer) for access, answer in zip(chosen, said, strict=True)]
+    by_host = [next(answers[d] for d in (a.device, _target(a)) if d in answers) for a in chosen]
+    return [
+        _host_policy(access.device, answer) for access, answer in zip(chosen, by_host, strict=True)
+    ]
 
 
-def _place(access: Access) -> str:
-    """Return where a host's policy runs: on the host, or on the cores of its NIC."""
+def _target(access: Access) -> str:
+    """Return the device that runs a host's policy: the host, or its NIC's own cores (DPU)."""
     return f"{access.device}'s DPU" if access.dpu else access.device
 
 
-def _said(device: str, answer: Any) -> HostPolicy:
+def _host_policy(device: str, answer: Any) -> HostPolicy:
     if isinstance(answer, DeviceError):
         return HostPolicy(device, {}, *answer.alone.parts[:2])
     return HostPolicy(device, answer)
@@ -211,7 +222,7 @@ def _versions(
     source: Path,
     base_rtt_ns: int,
 ) -> dict[str, dict[str, Any]]:
-    """Return what each host is to run."""
+    """Return the version that each target is to run."""
     settings = model.settings
     parameters = (settings.target_thousandths, settings.beta_thousandths, base_rtt_ns)
     versions: dict[str, dict[str, Any]] = {}
@@ -221,7 +232,7 @@ def _versions(
         for access in hosts:
             line_bps = min(port.rate_bps for port in rack.testbed.ports_of[access.device])
             if access.pcc_device:
-                versions[_place(access)] = {
+                versions[_target(access)] = {
                     "kind": "pcc",
                     "name": name,
                     "model": model.hash,
@@ -242,10 +253,10 @@ def _versions(
 
 
 @contextmanager
-def _held(
+def _leased_hosts(
     rack: Rack, inventory: Path, chosen: Sequence[Access], holder: str, secrets: Secrets | None
 ) -> Iterator[Fleet]:
-    """Yield agents on all hosts, whose leases are held. Raises NotReadyError."""
+    """Yield agents on all hosts while their leases are held. Raises NotReadyError."""
     heir_of = _heir_of(rack, inventory)
     agents, problems = _open(rack, chosen, secrets)
     with Fleet(agents) as fleet:
@@ -262,17 +273,17 @@ def _held(
 
 
 def _heir_of(rack: Rack, inventory: Path) -> list[str]:
-    """Return the runs and deployments of this rack that are dead, whose leases may be taken."""
+    """Return the nonces of this rack's dead runs, whose leases may be taken over."""
     return [run.run for run in dead_runs(Ledger.of(rack.name, inventory))]
 
 
 def _open(
     rack: Rack, chosen: Sequence[Access], secrets: Secrets | None
 ) -> tuple[dict[str, Any], list[DeviceError]]:
-    dpus = [replace(a, device=_place(a), address=a.dpu) for a in chosen if a.dpu]
-    wanted = [*chosen, *dpus]
-    services = dict.fromkeys((access.device for access in wanted), _SERVICES)
-    agents, problems = open_agents(wanted, rack.known_hosts_file, services, secrets)
+    dpus = [replace(a, device=_target(a), address=a.dpu) for a in chosen if a.dpu]
+    accesses = [*chosen, *dpus]
+    services = dict.fromkeys((access.device for access in accesses), _SERVICES)
+    agents, problems = open_agents(accesses, rack.known_hosts_file, services, secrets)
     return dict(agents), problems
 
 
@@ -286,11 +297,14 @@ def _drop(fleet: Fleet, devices: Iterable[str], nonce: str) -> None:
 
 
 def _ask(fleet: Fleet, requests: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    return gather({d: (fleet.agents[d], said) for d, said in requests.items()}, _TIMEOUT_S)
+    return gather({d: (fleet.agents[d], request) for d, request in requests.items()}, _TIMEOUT_S)
 
 
 def _refuse(answers: Mapping[str, Any], stuck: Sequence[str] = ()) -> None:
-    """Raise NotReadyError for hosts that refuse: errors, or lists of reasons and remedies."""
+    """Raise NotReadyError if hosts refuse: if answers are errors, or lists of reasons and remedies.
+
+    `stuck` are hosts on which a deployment could not be taken back.
+    """
     problems: list[Problem] = []
     for device, answer in answers.items():
         if isinstance(answer, DeviceError):
@@ -301,7 +315,7 @@ def _refuse(answers: Mapping[str, Any], stuck: Sequence[str] = ()) -> None:
             ]
     if not problems:
         return
-    end = "; the former policy is in force everywhere"
+    end = "; the previous policy is in force everywhere"
     if stuck:
         end = f"; not taken back on {', '.join(stuck)}: run closloop restore"
     raise NotReadyError([*problems[:-1], problems[-1].with_end(end)])

@@ -1,7 +1,7 @@
-"""Run the playbooks on a rack through ansible-runner.
+"""Runs the playbooks on a rack through ansible-runner.
 
-Its private folder is temporary. Passwords are typed at Ansible's prompts, so they appear in no
-argument, environment or file.
+The private folder of ansible-runner is temporary. Passwords are typed at Ansible's prompts, so they
+do not appear in arguments, the environment or files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ from orchestration.device.errors import printable
 from orchestration.device.jump_hosts import SECRET_VARIABLES
 from orchestration.device.ssh import Secrets
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
-from orchestration.provision.outcome import ProvisionResult, Step, Tally, explain
+from orchestration.provision.outcome import (
+    DeviceOutcome,
+    OutcomeCollector,
+    ProvisionResult,
+    Step,
+    explain,
+)
 
 What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
@@ -64,26 +70,26 @@ def provision(
     install_collector: bool = False,
     listener: Callable[[Step], None] = lambda step: None,
 ) -> ProvisionResult:
-    """Bring the rack's devices into their state, verify that they are in it, or undo it.
+    """Bring the rack's devices into their desired state, verify that they are in it, or undo it.
 
-    `limit` names devices; empty means all. With `check` nothing is changed. A device that fails
-    does not stop the others: see `failed` of the result. So does one that a run holds, or has left
-    unrestored: each device's lease is taken while it is changed.
+    `limit` names devices; empty means all. With `check` nothing is changed. Each device's lease is
+    taken while it is changed, so a device that a run holds, or has left unrestored, fails. A device
+    that fails does not stop the others: see `failed` of the result.
 
     Raises:
         InputError: a device that is not in the rack; see `desired_state`.
         NotReadyError: Ansible is not installed or could not run the playbooks at all, or this
-            machine has routes into the fabric's prefix.
+            machine has routes that overlap with the fabric's prefix.
         Interrupted: Ctrl-C; changes made so far stay until an undo.
     """
-    accesses = _chosen(rack, limit)
+    accesses = _devices_of(rack, limit)
     if what == "provision":
         _refuse_overlap(rack)
     inventory = playbook_inventory(rack, desired_state(rack, host, roce))
-    # each device says so to whoever wants to change it meanwhile
+    # devices name this holder to others who want to change them meanwhile
     holder = holder_name(f"closloop provision ({what})")
     inventory["all"]["vars"] = {"closloop_holder": holder, "closloop_lease": uuid4().hex}
-    tally = Tally(accesses, listener)
+    results = OutcomeCollector(accesses, listener)
     secrets = secrets or Secrets()
     stopwatch = Stopwatch()
     folder = Path(tempfile.mkdtemp(prefix="closloop-provision-"))
@@ -92,26 +98,41 @@ def provision(
     try:
         try:
             options = _options(check, secrets, install_collector)
-            play(_PLAYBOOKS[what], [access.device for access in accesses], options, tally.take)
+            play(
+                _PLAYBOOKS[what],
+                [access.device for access in accesses],
+                options,
+                results.handle,
+            )
         finally:
-            held = [name for name, outcome in tally.outcomes.items() if outcome.held]
+            held = [name for name, outcome in results.outcomes.items() if outcome.held]
             if held and not check and what != "verify":
-                # where this fails the leases end by themselves
+                # if this fails, the leases expire
                 with suppress(NotReadyError):
                     play("release.yml", held, _options(False, secrets, False), lambda event: None)
     finally:
         _end_connections(folder)
         shutil.rmtree(folder, ignore_errors=True)
+    _explain_failures(rack, accesses, results.outcomes, secrets)
+    return ProvisionResult(what, results.outcomes, stopwatch.took())
+
+
+def _explain_failures(
+    rack: Rack,
+    accesses: list[Access],
+    outcomes: Mapping[str, DeviceOutcome],
+    secrets: Secrets,
+) -> None:
+    """Add to outcomes what Ansible did not report: ssh's message, and devices without a task."""
     for access in accesses:
-        outcome = tally.outcomes[access.device]
-        # with a password ssh cannot be run again: it would need a terminal
-        if outcome.unexplained and not secrets.login and (said := _ssh_says(access, rack)):
-            outcome.failure, outcome.remedy = explain(access, said)
-    for name, outcome in tally.outcomes.items():
+        outcome = outcomes[access.device]
+        # with a password, ssh cannot be run again here: it would need a terminal
+        if outcome.unexplained and not secrets.login and (ssh_error := _ssh_error(access, rack)):
+            outcome.failure, outcome.remedy = explain(access, ssh_error)
+    for name, outcome in outcomes.items():
         if not outcome.tasks:
-            outcome.failure = "Ansible did not get to it"
-            outcome.remedy = f"`closloop provision --limit {name}` tries it alone"
-    return ProvisionResult(what, tally.outcomes, stopwatch.took())
+            outcome.failure = "Ansible ran no task on it"
+            outcome.remedy = f"`closloop provision --limit {name}` tries only this device"
 
 
 def save_inventory(
@@ -122,10 +143,10 @@ def save_inventory(
     try:
         path.write_text(text + "\n")
     except OSError as error:
-        raise unwritable(path, error, "choose another place", InputError) from error
+        raise unwritable(path, error, "choose another file", InputError) from error
 
 
-def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
+def _devices_of(rack: Rack, limit: Collection[str]) -> list[Access]:
     known = {device.name: rack.access[device.name] for device in rack.testbed.devices}
     if rack.collector is not None:
         known[rack.collector.device] = rack.collector
@@ -134,29 +155,31 @@ def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
 
 
 def _refuse_overlap(rack: Rack) -> None:
-    """Raise NotReadyError if this machine reaches something else by the fabric's addresses."""
+    """Raise NotReadyError if this machine has routes that overlap with the fabric's prefix."""
     fabric = rack.addresses
-    ours = {*fabric.blocks.values()}
-    ours.update(f"{address}/32" for address in (*fabric.nics.values(), *fabric.routers.values()))
+    own_networks = {*fabric.blocks.values()}
+    own_networks.update(
+        f"{address}/32" for address in (*fabric.nics.values(), *fabric.routers.values())
+    )
     with RouteSocket() as route:
-        there = overlapping_routes(route, str(fabric.prefix), ours)
-    if there:
+        overlapping = overlapping_routes(route, str(fabric.prefix), own_networks)
+    if overlapping:
         raise NotReadyError(
-            f"this machine has a route to {there[0]}, and the fabric's addresses are in "
-            f"{fabric.prefix}: devices could not reach that network any more",
+            f"this machine has a route to {overlapping[0]}, and the fabric's addresses are in "
+            f"{fabric.prefix}: devices could no longer reach that network",
             "give the fabric a network that nobody uses: closloop_fabric_prefix in the inventory",
         )
 
 
-def _ssh_says(access: Access, rack: Rack) -> str:
-    """Log in once with ssh, as Ansible does; return its error message, or ""."""
+def _ssh_error(access: Access, rack: Rack) -> str:
+    """Log in once with ssh, as Ansible does; return ssh's error message, or ""."""
     variables = login(access, rack.known_hosts_file)
     command = ["ssh", *shlex.split(variables["ansible_ssh_common_args"]), "-o", "BatchMode=yes"]
     command += ["-o", f"ConnectTimeout={_LOGIN_TIMEOUT_S}", "-p", str(access.port)]
     if key_file := variables.get("ansible_ssh_private_key_file"):
         command += ["-i", key_file]
     try:
-        done = subprocess.run(
+        login_run = subprocess.run(
             [*command, f"{access.user}@{access.address}", "true"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -167,7 +190,7 @@ def _ssh_says(access: Access, rack: Rack) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stderr if done.returncode else ""
+    return login_run.stderr if login_run.returncode else ""
 
 
 def _options(check: bool, secrets: Secrets, install_collector: bool) -> str:
@@ -186,10 +209,48 @@ def _run_playbook(
     playbook: str,
     devices: list[str],
     options: str,
-    take: Callable[[Mapping[str, Any]], None],
+    handle_event: Callable[[Mapping[str, Any]], None],
 ) -> None:
+    """Run a playbook on some devices, passing Ansible's events to `handle_event`.
+
+    Raises NotReadyError if Ansible cannot run it, and Interrupted on SIGINT or SIGTERM.
+    """
     with needs("provisioning", "hardware"):
-        from ansible_runner import Runner, RunnerConfig
+        from ansible_runner import Runner
+    config = _runner_config(folder, inventory, secrets, playbook, devices, options)
+
+    def handle(event: Mapping[str, Any]) -> bool:
+        handle_event(event)
+        return False  # the event's file is not needed
+
+    with _stop_requests() as stop_requests:
+        runner = Runner(config, event_handler=handle, cancel_callback=lambda: bool(stop_requests))
+        status, code = runner.run()
+    if stop_requests:
+        raise Interrupted(
+            "stopped; what was changed on devices stays",
+            "`closloop provision INVENTORY --undo` restores the former settings",
+        )
+    # 2: a task failed, 4: a device was unreachable; both are reported per device
+    if status != "successful" and code not in (0, 2, 4):
+        end = printable("".join(runner.stdout.readlines()[-8:]))
+        raise NotReadyError(
+            f"Ansible could not run {playbook} (exit code {code}): {end}",
+            f"check that the playbooks in {PLAYBOOKS_FOLDER} are as installed",
+        )
+
+
+def _runner_config(
+    folder: Path,
+    inventory: Mapping[str, Any],
+    secrets: Secrets,
+    playbook: str,
+    devices: list[str],
+    options: str,
+) -> Any:
+    """Return the prepared `RunnerConfig` of a playbook, whose inventory is written to `folder`."""
+    from ansible_runner import RunnerConfig
+
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     if shutil.which("ansible-playbook", path=path) is None:
         raise not_installed("provisioning", "the program ansible-playbook", "hardware")
@@ -221,42 +282,25 @@ def _run_playbook(
     config.prepare()
     for name in SECRET_VARIABLES:
         config.env.pop(name, None)
-
-    def handle(event: Mapping[str, Any]) -> bool:
-        take(event)
-        return False  # the event's file is not needed
-
-    with _stop_wished() as wished:
-        runner = Runner(config, event_handler=handle, cancel_callback=lambda: bool(wished))
-        status, code = runner.run()
-    if wished:
-        raise Interrupted(
-            "stopped; devices that were reached keep what was changed",
-            "`closloop provision INVENTORY --undo` puts back what was there",
-        )
-    # 2: a task failed, 4: a device was unreachable; both are reported per device
-    if status != "successful" and code not in (0, 2, 4):
-        end = printable("".join(runner.stdout.readlines()[-8:]))
-        raise NotReadyError(
-            f"Ansible could not run {playbook} (exit code {code}): {end}",
-            f"see whether the playbooks in {PLAYBOOKS_FOLDER} are as installed",
-        )
+    return config
 
 
 @contextmanager
-def _stop_wished() -> Iterator[list[int]]:
-    """Yield a list that collects Ctrl-C and SIGTERM, which are not acted on meanwhile."""
-    wished: list[int] = []
-    kept = {}
+def _stop_requests() -> Iterator[list[int]]:
+    """Yield a list that collects SIGINT (Ctrl-C) and SIGTERM, which are ignored meanwhile."""
+    stop_requests: list[int] = []
+    former_handlers = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            kept[number] = signal.signal(number, lambda got, _: wished.append(got))
+            former_handlers[number] = signal.signal(
+                number, lambda received, _: stop_requests.append(received)
+            )
     except ValueError:  # not in the main thread, the only one that can handle signals
         pass
     try:
-        yield wished
+        yield stop_requests
     finally:
-        for number, handler in kept.items():
+        for number, handler in former_handlers.items():
             signal.signal(number, handler)
 
 

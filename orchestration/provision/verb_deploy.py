@@ -1,4 +1,4 @@
-"""`closloop deploy`: puts a congestion control in force under a name, for campaigns or on hosts."""
+"""`closloop deploy` deploys a congestion control by name, for campaigns or on a rack's hosts."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ Rack = Annotated[
 )
 def deploy(
     source: Annotated[Path | None, typer.Argument(help="my_policy.c, or model.json.")] = None,
-    name: Annotated[str, "Under this name; default: the file's."] = "",
-    undo: Annotated[str, "Put back in force what was before, under this name."] = "",
+    name: Annotated[str, "Name to deploy it under; default: the file's name."] = "",
+    undo: Annotated[str, "Put the version before in force again, of this name."] = "",
     show: Annotated[bool, "--list", "Show what is deployed for campaigns."] = False,
     *,
-    status: Annotated[bool, "With -i: show what hosts and NICs report."] = False,
+    status: Annotated[bool, "With -i: show what the hosts and NICs report."] = False,
     inventory: Rack = None,
     limit: Annotated[
-        str, typer.Option(metavar="HOSTS", help="Only these hosts, with commas between.")
+        str, typer.Option(metavar="HOSTS", help="Only these hosts, separated by commas.")
     ] = "",
-    base_rtt: Annotated[str, "With -i: an idle path's, like 12us; default: the least seen."] = "",
+    base_rtt: Annotated[str, "With -i: the base RTT, like 12us; default: the smallest seen."] = "",
     passwords: Passwords,
     as_json: Json = False,
 ) -> None:
     """Put a congestion control in force, for campaigns or on a rack's hosts; reversible.
 
-    A campaign says `host: {congestion_control: {program: deployed:NAME, parameters: […]}}`. With
-    an inventory, a model decides on its hosts: in BlueField-3 NICs (closloop_pcc) by DOCA PCC, on
-    others as pacing of TCP. What a kernel or NIC refuses leaves the former version in force.
+    A campaign uses it by `host: {congestion_control: {program: deployed:NAME, parameters: […]}}`.
+    With an inventory, a model runs on its hosts: in BlueField-3 NICs (closloop_pcc) by DOCA PCC, on
+    other hosts as pacing of TCP. If a kernel or NIC refuses it, the previous version stays in
+    force.
 
     Exit code: 0 in force, 2 refused, 3 a compiler is missing, the store cannot be written, or a
     host is not ready.
@@ -61,23 +62,23 @@ def deploy(
     if inventory is None:
         if status or limit or base_rtt:
             raise InputError.single(
-                "--status, --limit, --base-rtt", "are of hosts", "add -i INVENTORY"
+                "--status, --limit, --base-rtt", "apply to hosts", "add -i INVENTORY"
             )
         _for_campaigns(source, name, undo)
         return
     if show:
-        raise InputError.single("--list", "is of campaigns", "use --status with -i")
+        raise InputError.single("--list", "applies to campaigns", "use --status with -i")
     enter_virtual_rack(inventory)
     from inventory.ansible import load_rack
     from orchestration.core.units import parse_duration_ns
     from orchestration.provision import policies
 
-    found, secrets = load_rack(inventory), passwords.secrets()
+    rack, secrets = load_rack(inventory), passwords.secrets()
     hosts = [text.strip() for text in limit.split(",") if text.strip()]
     if source is not None:
         base_rtt_ns = parse_duration_ns(base_rtt) if base_rtt else 0
-        said = policies.deploy_on_rack(
-            found,
+        reports = policies.deploy_on_rack(
+            rack,
             inventory,
             source,
             name or source.stem,
@@ -86,39 +87,39 @@ def deploy(
             secrets=secrets,
         )
     elif undo:
-        said = policies.undo_on_rack(found, inventory, undo, limit=hosts, secrets=secrets)
+        reports = policies.undo_on_rack(rack, inventory, undo, limit=hosts, secrets=secrets)
     else:
-        said = policies.status_of_rack(found, limit=hosts, secrets=secrets)
+        reports = policies.status_of_rack(rack, limit=hosts, secrets=secrets)
     if as_json:
-        print_json([host.to_json() for host in said])
+        print_json([host.to_json() for host in reports])
     else:
-        show_hosts(said)
-    if any(host.error for host in said):
+        show_reports(reports)
+    if any(host.error for host in reports):
         raise typer.Exit(3)
 
 
-def show_hosts(said: list[HostPolicy]) -> None:
-    """Print what hosts say."""
-    for host in said:
+def show_reports(reports: list[HostPolicy]) -> None:
+    """Print a line for each host: its report, or its error."""
+    for host in reports:
         policy = host.problem if host.error else Problem("", host.text)
         typer.echo(policy.relocated(host.device))
 
 
 def _for_campaigns(source: Path | None, name: str, undo: str) -> None:
-    from orchestration.policies.compile import deploy as put
+    from orchestration.policies.compile import deploy as deploy_for_campaigns
     from orchestration.policies.compile import model_of
     from orchestration.policies.store import DeployedPolicy, deployed_names
 
     if source is not None:
-        called = name or source.stem
-        made = put(source, called, check_loads)
-        typer.echo(f"{called}: version {made.number} is in force ({made.digest})")
+        policy_name = name or source.stem
+        made = deploy_for_campaigns(source, policy_name, check_loads)
+        typer.echo(f"{policy_name}: version {made.number} is in force ({made.digest})")
     elif undo:
         back = DeployedPolicy(undo).undo()
         typer.echo(
             f"{undo}: version {back.number} is in force again ({back.digest})"
             if back
-            else f"{undo}: none is in force, as before"
+            else f"{undo}: no version is in force, as before the first"
         )
     else:
         for known in deployed_names():

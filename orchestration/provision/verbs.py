@@ -1,4 +1,4 @@
-"""`closloop provision` and `restore`: a rack into the state that experiments need, and back."""
+"""`closloop provision` brings a rack into the state that experiments need; `restore` undoes it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NOT_READY = 3
 def provision(
     inventory: InventoryArgument,
     *,
-    verify: Annotated[bool, "Change nothing; fail where a device differs."] = False,
-    undo: Annotated[bool, "Put back what was there before provisioning."] = False,
+    verify: Annotated[bool, "Change nothing; fail if a device differs."] = False,
+    undo: Annotated[bool, "Restore the settings from before provisioning."] = False,
     check: Annotated[bool, "Change nothing; show what would be changed."] = False,
     limit: Annotated[
-        str, typer.Option(metavar="DEVICES", help="Only these devices, with commas between.")
+        str, typer.Option(metavar="DEVICES", help="Only these devices, separated by commas.")
     ] = "",
     undo_on_failure: Annotated[
-        bool, "If a device fails, undo it and those changed in this run."
+        bool, "If a device fails, undo it and the devices changed in this run."
     ] = False,
     dcqcn: Annotated[
         list[str] | None,
@@ -51,7 +51,7 @@ def provision(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Do nothing but write an inventory to run the playbooks on by hand.",
+            help="Only write an inventory for running the playbooks by hand.",
         ),
     ] = None,
     passwords: Passwords,
@@ -59,14 +59,14 @@ def provision(
 ) -> None:
     """Bring a rack's devices into the state that experiments need; it can be undone.
 
-    Run twice, it changes nothing the second time. A device that fails does not stop the others.
+    A second run changes nothing. A device that fails does not stop the others.
     """
     from inventory.ansible import load_rack
     from orchestration.provision import run
     from orchestration.provision.desired import RoceSettings
 
     enter_virtual_rack(inventory)
-    what = _what(verify, undo, check)
+    what = _kind_of_run(verify, undo, check)
     roce = RoceSettings(dcqcn=parameters(dcqcn or []))
     rack = load_rack(inventory)
     if save_inventory is not None:
@@ -88,19 +88,19 @@ def provision(
         roce=roce,
         install_collector=install_collector,
     )
-    taken_back: ProvisionResult | None = None
+    undo_result: ProvisionResult | None = None
     if result.failed and undo_on_failure and what == "provision" and not check:
-        again = sorted({*result.failed, *result.changed})
-        taken_back = show_provisioning(rack, "undo", secrets, quiet=True, limit=again)
+        to_undo = sorted({*result.failed, *result.changed})
+        undo_result = show_provisioning(rack, "undo", secrets, quiet=True, limit=to_undo)
     if as_json:
-        undone = {"undo": taken_back.to_json()} if taken_back else {}
-        print_json({**result.to_json(), **undone}, indent=2)
+        undo_data = {"undo": undo_result.to_json()} if undo_result else {}
+        print_json({**result.to_json(), **undo_data}, indent=2)
     else:
         _show(result, check=check)
-        if taken_back is not None:
-            _show(taken_back)
+        if undo_result is not None:
+            _show(undo_result)
         elif result.failed and what == "provision" and not check:
-            typer.echo(f"what was changed stays; to undo: closloop provision {inventory} --undo")
+            typer.echo(f"what was changed stays; to undo it: closloop provision {inventory} --undo")
     if result.failed:
         raise typer.Exit(_NOT_READY)
 
@@ -108,7 +108,10 @@ def provision(
 def show_provisioning(
     rack: Rack, what: What, secrets: Secrets, *, quiet: bool = False, **more: Any
 ) -> ProvisionResult:
-    """Provision, showing progress and, unless `quiet`, the result; `more` goes to the function."""
+    """Provision and show the progress and, unless `quiet`, the result.
+
+    `more` are further arguments of `orchestration.provision.run.provision`.
+    """
     from orchestration.provision.run import provision as run_playbooks
 
     with _progress() as listener:
@@ -131,7 +134,7 @@ def parameters(texts: list[str]) -> dict[str, int]:
     return result
 
 
-def _what(verify: bool, undo: bool, check: bool) -> What:
+def _kind_of_run(verify: bool, undo: bool, check: bool) -> What:
     if verify and undo:
         raise InputError.single("--verify, --undo", "they exclude each other", "leave one out")
     if verify and check:
@@ -153,7 +156,7 @@ _STYLES: dict[str, Style] = {
 def _progress() -> Iterator[Callable[[Step], None]]:
     """Show each device's step on standard error: live on a terminal, else a line per step."""
     if not sys.stderr.isatty():
-        yield _say_plainly
+        yield _print_step
         return
     from rich.console import Console
     from rich.live import Live
@@ -168,7 +171,7 @@ def _progress() -> Iterator[Callable[[Step], None]]:
         yield show
 
 
-def _say_plainly(step: Step) -> None:
+def _print_step(step: Step) -> None:
     if step.state != "running":
         print(f"{step.device}: {step.task}: {step.state}", file=sys.stderr, flush=True)
 
@@ -187,24 +190,26 @@ def _show(result: ProvisionResult, *, check: bool = False) -> None:
     for device in result.devices.values() if check else ():
         show(*(f"{device.device}: {line}" for line in device.changes))
     for step, reason, devices in skipped_steps(result):
-        show(f"left out on {devices}: {step}: {reason}")
+        show(f"skipped on {devices}: {step}: {reason}")
     for name in result.failed:
         show(str(result.devices[name].problem))
     show(f"{_verdict(result, check)}, {result.took.in_words()}")
 
 
 def _verdict(result: ProvisionResult, check: bool) -> str:
-    good = len(result.devices) - len(result.failed)
-    done = {"provision": "in their state", "verify": "in their state", "undo": "as they were"}
+    succeeded = len(result.devices) - len(result.failed)
+    states = {
+        "provision": "in the desired state",
+        "verify": "in the desired state",
+        "undo": "restored",
+    }
+    state = "checked" if check else states[result.what]
     would = "would be changed" if check else "changed"
-    return (
-        f"{good} of {len(result.devices)} devices {'checked' if check else done[result.what]}, "
-        f"{len(result.changed)} {would}"
-    )
+    return f"{succeeded} of {len(result.devices)} devices {state}, {len(result.changed)} {would}"
 
 
 def result_table(result: ProvisionResult) -> Table:
-    """Return the result: a row per device."""
+    """Return the result as a table with a row per device."""
     seconds = "virtual s" if result.took.virtual else "seconds"
     rows = [
         [
@@ -218,11 +223,11 @@ def result_table(result: ProvisionResult) -> Table:
         ]
         for device in result.devices.values()
     ]
-    return table(("device", ""), ("tasks", "changed", "settings", "left out", seconds), rows)
+    return table(("device", ""), ("tasks", "changed", "settings", "skipped", seconds), rows)
 
 
 def skipped_steps(result: ProvisionResult) -> list[tuple[str, str, str]]:
-    """Return the skipped steps: step, reason, and devices, which may be many."""
+    """Return each skipped step with the reason and the names of the devices."""
     devices: dict[tuple[str, str], list[str]] = {}
     for device in result.devices.values():
         for skipped in device.skipped:
@@ -238,54 +243,54 @@ def restore(
     inventory: InventoryArgument,
     *,
     runs_only: Annotated[
-        bool, "Put back what runs left; keep deployed policies and what provisioning made."
+        bool, "Restore only after runs; keep deployed policies and provisioning."
     ] = False,
     forget: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DEVICE",
-            help="Give up what cannot be put back on this device: it was replaced, or another "
-            "account's record on it is not believed. Repeatable.",
+            help="Discard what cannot be restored on this device, because it was replaced or has "
+            "another account's record that is not trusted. Repeatable.",
         ),
     ] = None,
     passwords: Passwords,
     as_json: Json = False,
 ) -> None:
-    """Put a rack back as it was found: what dead runs left, deployed policies, provisioning.
+    """Restore a rack after dead runs, and undo deployed policies and provisioning.
 
-    Only what the ledger and provisioning's own records name is touched. Runs restore what they
-    change themselves; this is for those that could not. A device that is not the one a run was on,
-    by its machine id or MAC addresses, is refused, and what another account has left on a device is
-    obeyed only if the ledger has it: `--forget` closes such entries and restores nothing.
+    Only settings that the ledger and provisioning's own records name are changed. Runs restore what
+    they change themselves; this is for runs that could not. A device is refused if its machine id
+    or MAC addresses show that it is not the one of the run. A record that another account has left
+    on a device is used only if the ledger has it. `--forget` closes such entries without restoring.
 
-    Exit code: 0 everything is as it was, 1 a device is not, 3 a run still goes on.
+    Exit code: 0 everything is restored, 1 a device is not, 3 a run still goes on.
     """
     from inventory.ansible import load_rack
     from orchestration.backends.hardware.safety.recovery import restore_runs
     from orchestration.provision.policies import restore_on_rack
-    from orchestration.provision.verb_deploy import show_hosts
+    from orchestration.provision.verb_deploy import show_reports
 
     enter_virtual_rack(inventory)
     rack = load_rack(inventory)
     secrets = passwords.secrets()
     outcomes = restore_runs(rack, inventory, secrets, forget or ())
     data: dict[str, Any] = {"runs": [_as_json(outcome) for outcome in outcomes]}
-    good = all(outcome.settled for outcome in outcomes)
+    succeeded = all(outcome.settled for outcome in outcomes)
     if not as_json:
         _show_restored(outcomes)
-    if good and not runs_only:
+    if succeeded and not runs_only:
         policies = restore_on_rack(rack, inventory, secrets=secrets)
         data["policies"] = [host.to_json() for host in policies]
-        good = not any(host.error for host in policies)
-        if not as_json and not good:
-            show_hosts(policies)
-    if good and not runs_only:
+        succeeded = not any(host.error for host in policies)
+        if not as_json and not succeeded:
+            show_reports(policies)
+    if succeeded and not runs_only:
         result = show_provisioning(rack, "undo", secrets, quiet=as_json)
         data["provisioning"] = result.to_json()
-        good = not result.failed
+        succeeded = not result.failed
     if as_json:
         print_json(data)
-    raise typer.Exit(0 if good else 1)
+    raise typer.Exit(0 if succeeded else 1)
 
 
 def _show_restored(outcomes: list[RestoreResult]) -> None:
@@ -293,7 +298,7 @@ def _show_restored(outcomes: list[RestoreResult]) -> None:
         Row([o.device, o.how, str(len(o.changed) or "")], style="" if o.settled else "bad")
         for o in outcomes
     ]
-    show(table(("device", "", "put back"), (), rows, "runs"))
+    show(table(("device", "", "restored"), (), rows, "runs"))
     show(*(outcome.text for outcome in outcomes if outcome.differences))
 
 

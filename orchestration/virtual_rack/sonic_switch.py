@@ -158,7 +158,7 @@ class VirtualSonicSwitch:
         self.model, self.plane, self._path, self.log = model, plane, path, log
         self._config_file = config_file
         self._pending: list[Command] = []
-        self._redis = Redis(path, patience_s=0.0)
+        self._redis = Redis(path, restart_timeout_s=0.0)
         self.sender = Sender()
         self.daemons = _Daemons(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Ansible finds it by this name."""
+    """Documentation of the common options; Ansible finds the class by this name."""
 
     DOCUMENTATION = r"""
 options:
@@ -13,15 +13,15 @@ options:
     choices: [present, verified, absent]
     default: present
   holder:
-    description: Who changes the device; told to others who want to meanwhile.
+    description: Who changes the device; it is named to others who want to change it meanwhile.
     type: str
     default: an Ansible playbook
   lease:
-    description: The lease to take, or to go on with; one of this module's own without.
+    description: The lease to take or to continue; if empty, the module takes one of its own.
     type: str
     default: ""
   last:
-    description: Give the device back afterwards, as after a failure. If not, the next module does.
+    description: Drop the lease afterwards, as after a failure. If false, the next module drops it.
     type: bool
     default: true
 """

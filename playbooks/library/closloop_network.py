@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: bring the network of a Linux device into one state, with undo."""
+"""Ansible module: brings the network of a Linux device into a desired state, with undo."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ description:
   - Sets interfaces (MTU, up, offloads, queueing disciplines), addresses, routes, rules and sysctls
     of a Linux device over netlink, and reports a change only where something differed.
   - Before the first change the former values are saved in C(/var/lib/closloop/provision); O(state)
-    C(absent) puts them back and removes the file.
-  - RED is set up to mark on the instantaneous queue, which the tc tool cannot ask for.
+    C(absent) restores them and removes the file.
+  - RED is set up to mark by the instantaneous queue length, which the tc tool cannot configure.
 options:
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
@@ -61,15 +61,18 @@ skipped_steps:
   returned: success
 """
 
-# The order of changes; removals come first, in the opposite order. Interfaces go up before the
-# settings that need them up.
+# The order of changes; removals come first, in the opposite order. Interfaces are brought up before
+# the settings that need them up.
 _ORDER = ("sysctl", "mtu", "offloads", "up", "queues", "address", "route", "rule")
-_OF_LINKS = ("mtu", "up", "offloads", "queues")
+_LINK_KINDS = ("mtu", "up", "offloads", "queues")
 _LOOPBACK = "lo"
 
 
 class Network(Device):
-    """Keys are a kind (see `_ORDER`), a blank, and the key within that kind."""
+    """The network settings.
+
+    A key is a kind (see `_ORDER`), a blank, and the key within that kind.
+    """
 
     name = "network"
 
@@ -82,8 +85,8 @@ class Network(Device):
         self._routing = routes.Routing(self._route, self._links)
         self._queues = queues.Queues(self._route)
         self._fabric = ""
-        self._ours: set = set()
-        # by kind: all values by the rest of their keys, and what sets one
+        self._own_networks: set = set()
+        # functions by kind: one returns all values by the rest of their keys, and one sets a value
         self._tables = {
             "queues": self._all_queues,
             "address": self._routing.addresses,
@@ -100,13 +103,13 @@ class Network(Device):
             "rule": self._routing.set_rule,
         }
 
-    def wanted(self, desired: dict) -> dict:
-        """Return the wanted values by key."""
+    def desired_values(self, desired: dict) -> dict:
+        """Return the desired values by key."""
         result: dict = {}
         self._fabric = desired.get("fabric", "")
-        self._ours = {entry["to"] for entry in desired.get("routes", [])}
+        self._own_networks = {entry["to"] for entry in desired.get("routes", [])}
         for path, value in desired.get("sysctls", {}).items():
-            if self._sysctls.there(path):
+            if self._sysctls.exists(path):
                 result["sysctl " + path] = str(value)
             else:
                 name = path.replace("/", ".")
@@ -114,10 +117,10 @@ class Network(Device):
         controls = desired.get("congestion_controls", [])
         if controls and self._sysctls.writable(ALLOWED):
             result["sysctl " + ALLOWED] = controls
-        elif not self._sysctls.same(self._sysctls.read(ALLOWED), controls):
+        elif not self._sysctls.is_same(self._sysctls.read(ALLOWED), controls):
             self.skip(
                 "allow all users " + " ".join(controls),
-                "that is for the machine's first network namespace to set",
+                "only the machine's first network namespace can set this",
             )
         for interface in desired.get("interfaces", []):
             name = interface["name"]
@@ -146,13 +149,13 @@ class Network(Device):
         self._links.refresh()
         kinds = {key.partition(" ")[0] for key in keys}
         tables = {kind: table() for kind, table in self._tables.items() if kind in kinds}
-        return {key: self._value(key, tables) for key in keys}
+        return {key: self._present_value(key, tables) for key in keys}
 
     def _all_queues(self) -> dict:
         by_index = self._queues.read()
         return {name: by_index.get(index, []) for name, index in self._links.index.items()}
 
-    def _value(self, key: str, tables: dict) -> object:
+    def _present_value(self, key: str, tables: dict) -> object:
         kind, _, rest = key.partition(" ")
         if kind == "sysctl":
             return self._sysctls.read(rest)
@@ -166,23 +169,23 @@ class Network(Device):
             return {"on": ethtool.offloads_on(rest), "features": ethtool.features(rest)}
         return tables[kind].get(rest)
 
-    def restored(self, key: str, saved: object, present: object) -> object:
-        """Return the saved value; that a setting is gone with its interface is a skipped step."""
+    def undo_target(self, key: str, saved: object, present: object) -> object:
+        """Return the saved value; a setting that was lost with its interface is a skipped step."""
         kind, _, rest = key.partition(" ")
-        interface = rest.split(" ")[0] if kind in (*_OF_LINKS, "address") else ""
+        interface = rest.split(" ")[0] if kind in (*_LINK_KINDS, "address") else ""
         if kind == "sysctl" and present is None and saved is not None:
-            self.skip(f"undo of {key}", "the kernel has no such setting any more")
+            self.skip(f"undo of {key}", "the kernel no longer has such a setting")
         elif interface and interface not in self._links.index:
-            self.skip(f"undo of {key}", f"{interface} is gone, or has another name")
+            self.skip(f"undo of {key}", f"{interface} no longer exists, or has another name")
         return saved
 
-    def same(self, key: str, present: object, target: object) -> bool:
-        """Return True if the present value equals the wanted or saved one."""
+    def is_same(self, key: str, present: object, target: object) -> bool:
+        """Return True if the present value equals the desired or saved one."""
         kind, _, rest = key.partition(" ")
-        if kind in _OF_LINKS and rest not in self._links.index:
-            return True  # nothing can be restored on an interface that is gone
+        if kind in _LINK_KINDS and rest not in self._links.index:
+            return True  # nothing can be restored on an interface that no longer exists
         if kind == "sysctl":
-            return self._sysctls.same(present, target)
+            return self._sysctls.is_same(present, target)
         if kind == "offloads":
             return present["features" if "features" in target else "on"] == target.get(
                 "features", []
@@ -196,14 +199,14 @@ class Network(Device):
         return present == target
 
     def check(self, changes: list) -> None:
-        """Refuse changes that could not be undone, or hide networks that the device uses."""
+        """Raise Refused for changes that could not be undone, or hide networks that are in use."""
         routes_change = any(change.key.startswith("route ") for change in changes)
         if routes_change and self._fabric:
-            there = overlapping_routes(self._route, self._fabric, self._ours)
-            if there:
+            overlapping = overlapping_routes(self._route, self._fabric, self._own_networks)
+            if overlapping:
                 raise Refused(
-                    f"this device has a route to {there[0]}, and the fabric's addresses are in "
-                    f"{self._fabric}: one would hide the other",
+                    f"this device has a route to {overlapping[0]}, and the fabric's addresses "
+                    f"are in {self._fabric}: one would hide the other",
                     "give the fabric a network that nobody uses here: closloop_fabric_prefix",
                 )
         for change in changes:
@@ -232,7 +235,7 @@ class Network(Device):
             except OSError as error:
                 raise Refused(
                     f"the kernel refuses {change.key}: {error.strerror or error}",
-                    "see whether the kernel has what it needs (RED, TBF, ETS, policy routing)",
+                    "check that the kernel has what this needs (RED, TBF, ETS, policy routing)",
                 ) from None
 
     def _apply(self, kind: str, rest: str, before: object, after: object) -> None:
@@ -242,15 +245,15 @@ class Network(Device):
         else:
             self._setters[kind](rest, after)
 
-    def shown(self, key: str, value: object) -> str:
+    def describe(self, key: str, value: object) -> str:
         """Return a value in a form for people."""
         kind = key.partition(" ")[0]
         if value is None:
             return "nothing"
         if kind == "sysctl":
-            return self._sysctls.shown(value)
+            return self._sysctls.describe(value)
         if kind == "queues":
-            return queues.shown_queues(value)
+            return queues.describe_queues(value)
         if kind == "offloads":
             return ", ".join(value["on"]) or "off"
         if kind == "route":

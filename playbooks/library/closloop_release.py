@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: give a device back whose provisioning was stopped between two modules."""
+"""Ansible module: drops the lease of a device whose provisioning was stopped."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ DOCUMENTATION = r"""
 module: closloop_release
 short_description: Gives a device back whose provisioning was stopped between two modules
 description:
-  - Waits for a module that is at work still, then drops the lease if it is held. The device's
-    settings stay as they are.
+  - Waits for a module that still runs, then drops the lease if it is held. The device's settings
+    stay as they are.
 options:
   lease:
-    description: The lease, as the modules were given it.
+    description: The lease that the modules were given.
     type: str
     required: true
 author: closloop
 """
 
 EXAMPLES = r"""
-- name: Give the device back
+- name: Drop the lease
   closloop_release:
     lease: "{{ closloop_lease }}"
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Ansible module: set a RoCE host's NIC and limits, as far as the host offers them.
+"""Ansible module: sets a RoCE host's NIC and limits, as far as the host offers the settings.
 
-The places of the settings in the kernel or NVIDIA's driver, by key:
+Where the settings are in the kernel or NVIDIA's driver, by key:
 
 trust IF           /sys/class/net/IF/qos/trust                        NVIDIA's driver
 dscp IF D          iproute2's dcb: the priorities of DSCP D           any driver with DCB
@@ -31,8 +31,8 @@ short_description: Brings a RoCE host's trust mode, PFC, DCQCN and limits into o
 description:
   - Sets trust mode, the priorities of RoCE's DSCPs, PFC, the type of service of RoCE connections,
     DCQCN parameters, the limit of locked memory and the CPU governor.
-  - A step that the host does not offer is left out and reported with the reason.
-  - Former values are saved in C(/var/lib/closloop/provision); O(state) C(absent) puts them back.
+  - A step that the host does not offer is skipped and reported with the reason.
+  - Former values are saved in C(/var/lib/closloop/provision); O(state) C(absent) restores them.
 options:
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
@@ -73,7 +73,10 @@ _GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
 
 
 class RoceHost(Device):
-    """Keys are as above; values are strings. `run_command` is AnsibleModule's; tests set `root`."""
+    """The settings of a RoCE host. Keys are as above, and values are strings.
+
+    `run_command` is that of AnsibleModule; tests set `root`.
+    """
 
     name = "roce"
 
@@ -82,50 +85,56 @@ class RoceHost(Device):
         self._run = run_command
         self._root = root
 
-    def wanted(self, desired: dict) -> dict:
-        """Return the wanted values that this host offers."""
-        asked: dict = {}
+    def desired_values(self, desired: dict) -> dict:
+        """Return the desired values of the settings that this host offers."""
+        requested: dict = {}
         for name in desired["interfaces"]:
-            asked[f"trust {name}"] = desired["trust"]
+            requested[f"trust {name}"] = desired["trust"]
             for dscp, priority in desired["priorities"].items():
-                asked[f"dscp {name} {dscp}"] = str(priority)
-                asked[f"pfc {name} {priority}"] = "on"
+                requested[f"dscp {name} {dscp}"] = str(priority)
+                requested[f"pfc {name} {priority}"] = "on"
                 for side in ("rp", "np"):
-                    asked[f"ecn {name} {side} {priority}"] = "1"
+                    requested[f"ecn {name} {side} {priority}"] = "1"
             for parameter, value in desired["dcqcn"].items():
-                asked[f"dcqcn {name} {parameter}"] = str(value)
+                requested[f"dcqcn {name} {parameter}"] = str(value)
         for device in desired["rdma_devices"]:
-            asked[f"tos {device}"] = str(desired["type_of_service"])
+            requested[f"tos {device}"] = str(desired["type_of_service"])
         if desired["governor"]:
             cpus = glob.glob(self._root + _GOVERNORS)
             if not cpus:
-                self.skip("governor", "the CPUs' frequency is not for this system to set")
+                self.skip("governor", "this system cannot set the CPUs' frequency")
             for path in sorted(cpus):
-                asked["governor " + path.split("/cpu")[-2].partition("/")[0]] = desired["governor"]
-        found = {key: value for key, value in asked.items() if not self._missing(key, value)}
+                requested["governor " + path.split("/cpu")[-2].partition("/")[0]] = desired[
+                    "governor"
+                ]
+        found = {key: value for key, value in requested.items() if not self._skips(key, value)}
         if desired["memlock"]:
             limit = desired["memlock"]
             found["memlock"] = f"* soft memlock {limit}\n* hard memlock {limit}\n"
         return found
 
     def read(self, keys: list) -> dict:
-        """Return the present values; None where there is none, or the setting is gone."""
+        """Return the present values; None for a setting that is not set or does not exist."""
         return {key: self._read(key) for key in keys}
 
-    def restored(self, key: str, saved: object, present: object) -> object:
-        """Return the saved value; that a setting is gone with its device is a skipped step."""
-        if present is None and self._gone(key):
-            self.skip(f"undo of {key}", "it is gone with its device")
+    def undo_target(self, key: str, saved: object, present: object) -> object:
+        """Return the saved value; a setting that was lost with its device is a skipped step."""
+        if present is None and self._is_absent(key):
+            self.skip(f"undo of {key}", "its device no longer exists")
         return saved
 
-    def same(self, key: str, present: object, target: object) -> bool:
-        """Return True if nothing has to change, or can, since nobody knows what the setting is."""
-        unknown = present is None and (self._gone(key) or bool(self._blind(key)))
+    def is_same(self, key: str, present: object, target: object) -> bool:
+        """Return True if nothing has to change, or nothing can, because the value is unknown."""
+        unknown = present is None and (self._is_absent(key) or bool(self._unreadable_reason(key)))
         return unknown or present == target
 
     def unreadable(self, key: str) -> str:
-        """Return why a setting of a device that is there cannot be read, or ""."""
-        return "" if self._read(key) is not None or self._gone(key) else self._blind(key)
+        """Return why a setting of an existing device cannot be read, "" if it can."""
+        return (
+            ""
+            if self._read(key) is not None or self._is_absent(key)
+            else self._unreadable_reason(key)
+        )
 
     def apply(self, changes: list) -> None:
         """Write the values."""
@@ -139,8 +148,8 @@ class RoceHost(Device):
                     "see what the NIC's driver and firmware allow",
                 ) from None
 
-    def _gone(self, key: str) -> bool:
-        """Return True if the interface, RDMA device or CPU of a setting is not there any more."""
+    def _is_absent(self, key: str) -> bool:
+        """Return True if the interface, RDMA device or CPU of a setting does not exist."""
         kind, _, rest = key.partition(" ")
         name = rest.split(" ")[0]
         folder = {"tos": "class/infiniband", "governor": "devices/system/cpu"}.get(
@@ -148,15 +157,15 @@ class RoceHost(Device):
         )
         return kind != "memlock" and not os.path.isdir(f"{self._root}sys/{folder}/{name}")
 
-    def _blind(self, key: str) -> str:
+    def _unreadable_reason(self, key: str) -> str:
         """Return why a setting that reads as None cannot be read, "" if it is not set."""
         kind, _, rest = key.partition(" ")
         if kind == "memlock":
             return ""
         reason = self._reason(kind, rest.split(" "))
-        return reason or ("" if kind == "dscp" else "its driver does not show it any more")
+        return reason or ("" if kind == "dscp" else "its driver no longer shows it")
 
-    def _missing(self, key: str, value: str) -> bool:
+    def _skips(self, key: str, value: str) -> bool:
         """Skip a step that this host does not offer; return whether it was skipped."""
         kind, _, rest = key.partition(" ")
         words = rest.split(" ")
@@ -211,9 +220,9 @@ class RoceHost(Device):
         if kind == "memlock":
             self._write_limits(after)
         elif kind == "dscp":
-            self._map(words, str(after).split(",") if after is not None else [])
+            self._set_priorities(words, str(after).split(",") if after is not None else [])
         elif kind == "pfc":
-            self._set("pfc", "set", words[0], "prio-pfc", f"{words[1]}:{after}")
+            self._change_dcb("pfc", "set", words[0], "prio-pfc", f"{words[1]}:{after}")
         elif kind == "tos":
             self._tos(words[0], str(after))
         else:
@@ -225,18 +234,18 @@ class RoceHost(Device):
         pairs = self._dcb("app", words[0])[0].get("dscp_prio", [])
         return sorted(str(pair[1]) for pair in pairs if str(pair[0]) == words[1])
 
-    def _map(self, words: list, wanted: list) -> None:
-        """Give a DSCP these priorities: new ones come before old ones go.
+    def _set_priorities(self, words: list, wanted: list) -> None:
+        """Give a DSCP these priorities: new ones are added before old ones are removed.
 
-        Some drivers keep to one, and the old one goes by itself (mlx5e_dcbnl_ieee_setapp).
+        Some drivers have only one, and remove the old one themselves (mlx5e_dcbnl_ieee_setapp).
         """
         there = self._priorities(words)
         for priority in wanted:
             if priority not in there:
-                self._set("app", "add", words[0], "dscp-prio", f"{words[1]}:{priority}")
+                self._change_dcb("app", "add", words[0], "dscp-prio", f"{words[1]}:{priority}")
         for priority in self._priorities(words):
             if priority not in wanted:
-                self._set("app", "del", words[0], "dscp-prio", f"{words[1]}:{priority}")
+                self._change_dcb("app", "del", words[0], "dscp-prio", f"{words[1]}:{priority}")
 
     def _write_limits(self, text: object) -> None:
         path = self._root + _LIMITS
@@ -271,8 +280,8 @@ class RoceHost(Device):
     def _tos(self, device: str, value: str = "") -> object:
         """Set the type of service of a device's RoCE connections if given, and return it.
 
-        The folder in configfs is created only for this, as the driver's own tool does; the setting
-        stays.
+        The folder in configfs is created only for this, as the driver's own tool does. The setting
+        stays when it is removed.
         """
         folder = f"{self._root}{_CONFIGFS}/{device}"
         file_name = folder + "/ports/1/default_roce_tos"
@@ -301,21 +310,21 @@ class RoceHost(Device):
         except OSError:
             return {}, "there is no dcb (iproute2 5.11 or later has it)"
         if code:
-            said = " ".join(err.split())[:200]
-            return {}, f"the NIC's driver has no DCB ({said})" if said else "no dcb in iproute2"
+            errors = " ".join(err.split())[:200]
+            return {}, f"the NIC's driver has no DCB ({errors})" if errors else "no dcb in iproute2"
         try:
             found = json.loads(out)
         except ValueError:
             found = None
-        return (found, "") if isinstance(found, dict) else ({}, "dcb answers something else")
+        return (found, "") if isinstance(found, dict) else ({}, "dcb's output is not as expected")
 
-    def _set(self, what: str, verb: str, name: str, setting: str, value: str) -> None:
+    def _change_dcb(self, what: str, verb: str, name: str, setting: str, value: str) -> None:
         code, _, err = self._run(["dcb", what, verb, "dev", name, setting, value])
         if code:
-            said = " ".join(err.split())[:200]
+            errors = " ".join(err.split())[:200]
             raise Refused(
-                f"dcb {what} {verb} {setting} {value} on {name} is refused: {said}",
-                "see whether firmware-controlled DCBX or lldpad holds the NIC's settings",
+                f"dcb {what} {verb} {setting} {value} on {name} is refused: {errors}",
+                "check whether firmware-controlled DCBX or lldpad holds the NIC's settings",
             )
 
 

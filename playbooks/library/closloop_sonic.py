@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: set rows of a SONiC switch's CONFIG_DB, with undo."""
+"""Ansible module: sets rows of a SONiC switch's CONFIG_DB, with undo."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 import time
 
 from ansible.module_utils.agent.sonic import configdb
-from ansible.module_utils.agent.sonic.asics import refusal
+from ansible.module_utils.agent.sonic.asics import unsupported_reason
 from ansible.module_utils.agent.sonic.resp import ASIC_DB, CONFIG_DB, SOCKET, Redis, RedisError
-from ansible.module_utils.agent.sonic.stream import CONSTANTS_FILE, offered
+from ansible.module_utils.agent.sonic.stream import CONSTANTS_FILE, can_stream
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.closloop.sonic_rows import (
     LISTS,
+    fields_to_save,
     lossless_rows,
-    noted,
-    parts,
-    restored,
+    priorities_in,
+    row_after_undo,
     stream_rows,
 )
 from ansible.module_utils.closloop.sonic_watchdog import (
@@ -34,19 +34,20 @@ DOCUMENTATION = r"""
 module: closloop_sonic
 short_description: Brings rows of SONiC's CONFIG_DB into one state
 description:
-  - Writes the fields asked for through the switch's Redis, each row in one go, referenced rows
+  - Writes the desired fields through the switch's Redis, each row in one step, referenced rows
     before those that refer to them, and reports a change only where a field differed.
-  - Other fields of a row, and other rows, are left alone; priorities are added to C(pfc_enable),
-    never taken away. WRED profiles are wholly its own. Former values are saved in
-    C(/var/lib/closloop/provision); O(state) C(absent) puts them back, field by field, where nobody
-    has changed what was written, and says where somebody has. Where orchagent ignores a removal or
-    would crash, the default is written instead.
-  - The running configuration only; C(config save) is left to the user.
+  - Other fields of a row, and other rows, stay as they are; priorities are added to C(pfc_enable),
+    and never removed. WRED profiles belong to this module entirely. Former values are saved in
+    C(/var/lib/closloop/provision); O(state) C(absent) restores each field that nobody has changed
+    since, and reports those that somebody has. Where orchagent ignores a removal or would crash,
+    the default is written instead.
+  - Changes only the running configuration; C(config save) is left to the user.
 options:
   desired:
     description: >-
-      C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
-      with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
+      C(tables), by table, key and field, all text; C(telemetry_us), the interval at which the
+      depths of queues with a profile are streamed, if the switch can; C(socket), Redis's Unix
+      socket.
     type: dict
 extends_documentation_fragment: closloop
 author: closloop
@@ -68,20 +69,23 @@ lease:
   returned: success
 skipped_steps:
   description: >-
-    Polling intervals or streams that this switch cannot have, and what an undo leaves because
-    somebody has changed it, with the reason.
+    Polling intervals or streams that this switch cannot have, and what an undo does not restore
+    because somebody has changed it, each with the reason.
   type: list
   returned: success
 """
 
 _RANGE = re.compile(r"QUEUE\|(?P<port>[^|]+)\|(?P<first>\d+)-(?P<last>\d+)\Z")
 _WRED_OBJECTS = "ASIC_STATE:SAI_OBJECT_TYPE_WRED:*"
-# Orchagent makes a profile in well below a second.
-_TIMEOUT_S, _LOOK_EVERY_S = 5.0, 0.05
+# Orchagent creates a profile in well below a second.
+_TIMEOUT_S, _POLL_S = 5.0, 0.05
 
 
 class Tables(Device):
-    """Keys are rows (`QUEUE|Ethernet0|3`). Values: wanted `fields` of a row, or a whole `row`."""
+    """Rows of CONFIG_DB. A key is a row's (`QUEUE|Ethernet0|3`).
+
+    A value is a dict with the desired `fields` of a row, or with a whole `row`.
+    """
 
     name = "sonic"
 
@@ -91,11 +95,11 @@ class Tables(Device):
         self.constants_file = CONSTANTS_FILE
         self._redis = redis
         self._load = load
-        self._large = False
+        self._is_large = False
 
-    def wanted(self, desired: dict) -> dict:
-        """Return the wanted fields by row. Raises Refused without buffers for lossless queues."""
-        self._large = sonic_polls.is_large(self._redis)
+    def desired_values(self, desired: dict) -> dict:
+        """Return the desired fields by row. Raises Refused if lossless queues lack buffers."""
+        self._is_large = sonic_polls.is_large(self._redis)
         tables = desired.get("tables", {})
         rows = {f"{table}|{key}": row for table in tables for key, row in tables[table].items()}
         lossless = {
@@ -104,7 +108,7 @@ class Tables(Device):
         }
         rows.update(lossless_rows(self._redis, lossless))
         rows.update(self._streams(desired))
-        # each write of a profile sets every field that it has, so it has none but these
+        # each write of a profile sets all its fields, so it must have only these
         return {
             key: {
                 "row" if key.startswith("WRED_PROFILE|") else "fields": {
@@ -115,13 +119,13 @@ class Tables(Device):
         }
 
     def _streams(self, desired: dict) -> dict:
-        """Return the rows that stream depths; where the switch cannot, that is a skipped step."""
+        """Return the rows that stream depths; if the switch cannot, that is a skipped step."""
         if not desired.get("telemetry_us"):
             return {}
         rows = desired.get("tables", {}).get("QUEUE", {})
         queues = [key.split("|") for key in rows if rows[key].get("wred_profile")]
         try:
-            asic, streams = asic_of(self.version_file), offered(self.constants_file)
+            asic, streams = asic_of(self.version_file), can_stream(self.constants_file)
             return stream_rows(self._redis, queues, desired["telemetry_us"], asic, streams)
         except RedisError:
             raise
@@ -134,27 +138,31 @@ class Tables(Device):
         rows = self._redis.hashes(CONFIG_DB, keys)
         return {key: {"row": row} if row else None for key, row in rows.items()}
 
-    def noted(self, change, saved: dict) -> object:
-        """Return what to save: of a profile the former row, of other rows the fields written."""
-        kept = saved.get(change.key, {"was": {}, "wrote": {}})
-        if "row" in change.after or not _by_field(kept):  # version 0.1 saved whole rows
-            return super().noted(change, saved)
+    def value_to_save(self, change, saved: dict) -> object:
+        """Return what to save: a profile's former row, and the written fields of other rows."""
+        saved_row = saved.get(change.key, {"was": {}, "wrote": {}})
+        if "row" in change.after or not _is_saved_by_field(
+            saved_row
+        ):  # version 0.1 saved whole rows
+            return super().value_to_save(change, saved)
         before = change.before["row"] if change.before else {}
-        asked = change.after["fields"]
-        return noted(kept, before, self._merged(change.key, before, asked), asked)
+        desired_fields = change.after["fields"]
+        return fields_to_save(
+            saved_row, before, self._merged(change.key, before, desired_fields), desired_fields
+        )
 
-    def restored(self, key: str, saved: object, present: object) -> object:
-        """Return the row that an undo aims at; what is left to others is a skipped step."""
-        if _by_field(saved):
-            row, others = restored(key, saved, present["row"] if present else None)
+    def undo_target(self, key: str, saved: object, present: object) -> object:
+        """Return the row that an undo should leave; fields of others are skipped steps."""
+        if _is_saved_by_field(saved):
+            row, others = row_after_undo(key, saved, present["row"] if present else None)
             for reason in others:
-                self.skip(f"undo of {key}", reason + " since, and is left so")
+                self.skip(f"undo of {key}", reason + " since, and stays so")
         else:
-            row = configdb.undone(key, saved["row"] if saved else None)
+            row = configdb.row_after_undo(key, saved["row"] if saved else None)
         return None if row is None else {"row": row}
 
-    def same(self, key: str, present: object, target: object) -> bool:
-        """Return True if the row has the wanted fields, or equals the saved row."""
+    def is_same(self, key: str, present: object, target: object) -> bool:
+        """Return True if the row has the desired fields, or equals the saved row."""
         return present == target or (
             target is not None
             and "fields" in target
@@ -163,21 +171,28 @@ class Tables(Device):
         )
 
     def _merged(self, key: str, present: dict, fields: dict) -> dict:
-        """Return a row with the wanted fields: lists of priorities grow, and never shrink."""
+        """Return a row with the desired fields. Priorities are added to lists, never removed."""
         row = {**present, **fields}
         for name in LISTS:
             if name in fields:
-                there = parts(present.get(name, ""))
-                both = there | parts(fields[name])
-                row[name] = present[name] if there and both == there else ",".join(sorted(both))
+                written = priorities_in(present.get(name, ""))
+                both = written | priorities_in(fields[name])
+                row[name] = present[name] if written and both == written else ",".join(sorted(both))
         table, _, group = key.partition("|")
         wanted = fields.get("POLL_INTERVAL")
-        if self._large and table == "FLEX_COUNTER_TABLE" and group in sonic_polls.GROUPS and wanted:
-            row["POLL_INTERVAL"] = sonic_polls.first(present.get("POLL_INTERVAL", ""), wanted)
+        if (
+            self._is_large
+            and table == "FLEX_COUNTER_TABLE"
+            and group in sonic_polls.GROUPS
+            and wanted
+        ):
+            row["POLL_INTERVAL"] = sonic_polls.initial_interval(
+                present.get("POLL_INTERVAL", ""), wanted
+            )
         return row
 
     def check(self, changes: list) -> None:
-        """Refuse if an existing row covers several queues: an undo could not restore it."""
+        """Raise Refused if an existing row covers several queues: an undo could not restore it."""
         ranges = [_RANGE.match(key) for key in self._redis.call(CONFIG_DB, "KEYS", "QUEUE|*-*")]
         for change in changes:
             table, _, rest = change.key.partition("|")
@@ -189,15 +204,15 @@ class Tables(Device):
                     and int(found["first"]) <= int(queue) <= int(found["last"])
                 ):
                     raise Refused(
-                        f"the row {found.group()} speaks for queue {queue} together with others",
-                        "write a row for each queue in its place, then provision again",
+                        f"the row {found.group()} is for queue {queue} together with others",
+                        "replace it by a row for each queue, then provision again",
                     )
-        rows = ports_to_restart(self._redis, self._whole(changes))
+        rows = ports_to_restart(self._redis, self._as_rows(changes))
         refuse_two_actions(self._redis, rows, self.version_file)
 
     def suspended(self, changes: list) -> dict:
         """Return the watchdog's rows that `apply` removes and sets again, as they are."""
-        rows = ports_to_restart(self._redis, self._whole(changes))
+        rows = ports_to_restart(self._redis, self._as_rows(changes))
         present = self.read([f"PFC_WD|{port}" for port, row in rows.items() if row])
         return {key: row for key, row in present.items() if row is not None}
 
@@ -210,23 +225,27 @@ class Tables(Device):
 
         The PFC watchdog is stopped before, and started after.
         """
-        whole = self._whole(changes)
-        rows = ports_to_restart(self._redis, whole)
+        row_changes = self._as_rows(changes)
+        rows = ports_to_restart(self._redis, row_changes)
         refuse_two_actions(self._redis, rows, self.version_file)
-        self._make_profiles([change for change in whole if change.key.startswith("WRED_PROFILE|")])
+        self._create_profiles(
+            [change for change in row_changes if change.key.startswith("WRED_PROFILE|")]
+        )
         watchdog = Restart(self._redis, rows)
         watchdog.stop()
-        whole = [change for change in whole if change.key.partition("PFC_WD|")[2] not in rows]
-        there = [change for change in whole if change.after is not None]
-        gone = [change for change in whole if change.after is None]
-        there.sort(key=lambda change: configdb.place(change.key))
-        gone.sort(key=lambda change: -configdb.place(change.key))
-        self._write(there)
-        self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in gone])
+        row_changes = [
+            change for change in row_changes if change.key.partition("PFC_WD|")[2] not in rows
+        ]
+        written = [change for change in row_changes if change.after is not None]
+        removed = [change for change in row_changes if change.after is None]
+        written.sort(key=lambda change: configdb.write_position(change.key))
+        removed.sort(key=lambda change: -configdb.write_position(change.key))
+        self._write(written)
+        self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in removed])
         watchdog.start()
         self._poll(changes)
 
-    def _whole(self, changes: list) -> list:
+    def _as_rows(self, changes: list) -> list:
         result = []
         for change in changes:
             before = change.before["row"] if change.before else None
@@ -252,42 +271,42 @@ class Tables(Device):
             commands.append((CONFIG_DB, ("EXEC",)))
         self._redis.run(commands)
 
-    def _make_profiles(self, changes: list) -> None:
-        """Make new WRED profiles before anything uses them, and see that the ASIC has them.
+    def _create_profiles(self, changes: list) -> None:
+        """Create new WRED profiles before rows refer to them, and check that the ASIC has them.
 
-        ASICs have a finite table for them, whose size nothing tells. Raises Refused, with the
-        profiles removed again, if it has too few left.
+        ASICs have a table for profiles, of a size that SONiC does not report. If it has too few
+        entries left, this removes the profiles and raises Refused.
         """
         new = [change for change in changes if change.before is None and change.after]
         if not new:
             return
         rows = len(self._redis.call(CONFIG_DB, "KEYS", "WRED_PROFILE|*"))
-        # profiles that are being removed, as after an undo, must be gone before any is counted
-        present = self._objects(lambda count: count <= rows)
+        # wait until profiles that are being removed, as after an undo, no longer count
+        present = self._wait_for_objects(lambda count: count <= rows)
         self._write(new)
-        made = self._objects(lambda count: count >= present + len(new)) - present
-        if made >= len(new):
+        created = self._wait_for_objects(lambda count: count >= present + len(new)) - present
+        if created >= len(new):
             return
         self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in new])
         raise Refused(
-            f"the ASIC made {made} of the {len(new)} WRED profiles that its queues need, in "
+            f"the ASIC created {created} of the {len(new)} WRED profiles that its queues need, in "
             f"addition to the {present} that it has",
             "its table of profiles is full, or orchagent refused them (/var/log/syslog on the "
             "switch): tune fewer queues (closloop_queues), or remove profiles that nobody uses",
         )
 
-    def _objects(self, reached) -> int:
-        """Return the number of the ASIC's WRED profiles; wait a little until it is as it should."""
-        end = time.monotonic() + _TIMEOUT_S
+    def _wait_for_objects(self, condition) -> int:
+        """Wait a few seconds for a number of WRED profiles in the ASIC; return the number."""
+        deadline = time.monotonic() + _TIMEOUT_S
         while True:
             count = len(self._redis.call(ASIC_DB, "KEYS", _WRED_OBJECTS))
-            if reached(count) or time.monotonic() > end:
+            if condition(count) or time.monotonic() > deadline:
                 return count
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
 
     def _poll(self, changes: list) -> None:
-        """Let syncd's load decide how often a large switch reads its counters."""
-        if not self._large:
+        """Set how often a large switch reads its counters, as syncd's load allows."""
+        if not self._is_large:
             return
         wanted = {}
         for change in changes:
@@ -295,11 +314,11 @@ class Tables(Device):
             interval = ((change.after or {}).get("fields") or {}).get("POLL_INTERVAL")
             if table == "FLEX_COUNTER_TABLE" and group in sonic_polls.GROUPS and interval:
                 wanted[group] = interval
-        slower = sonic_polls.set_polls(self._redis, wanted, self._load) if wanted else ""
-        if slower:
-            self.skip(f"POLL_INTERVAL below {sonic_polls.FIRST_MS} ms", slower)
+        reason = sonic_polls.set_polls(self._redis, wanted, self._load) if wanted else ""
+        if reason:
+            self.skip(f"POLL_INTERVAL below {sonic_polls.INITIAL_MS} ms", reason)
 
-    def shown(self, key: str, value: object) -> str:
+    def describe(self, key: str, value: object) -> str:
         """Return a row in a form for people."""
         if value is None:
             return "nothing"
@@ -307,7 +326,7 @@ class Tables(Device):
         return " ".join(f"{name}={row[name]}" for name in sorted(row))
 
 
-def _by_field(saved: object) -> bool:
+def _is_saved_by_field(saved: object) -> bool:
     return bool(saved) and "wrote" in saved
 
 
@@ -316,7 +335,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     redis = Redis(module.params["desired"].get("socket") or SOCKET)
     try:
-        what, remedy = refusal(redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost"))
+        what, remedy = unsupported_reason(redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost"))
         if what:
             module.fail_json(msg=what, remedy=remedy)
         run(module, Tables(redis))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from orchestration.agent.sonic.configdb import place, undone
+from orchestration.agent.sonic.configdb import row_after_undo, write_position
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis, pairs
 
 Rows = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -29,23 +29,23 @@ def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
     without it, they are left as they are.
     """
     lines = []
-    for table in sorted(wanted, key=place):
+    for table in sorted(wanted, key=write_position):
         rows = now.get(table, {})
         for key, row in wanted[table].items():
             old = rows.get(key)
             if old is None:
                 lines.append(f"+ {table}|{key}")
             elif (
-                (dict(old) != undone(f"{table}|{key}", row))
+                (dict(old) != row_after_undo(f"{table}|{key}", row))
                 if exact
                 else any(old.get(f) != row[f] for f in row)
             ):
                 lines.append(f"~ {table}|{key}")
     if exact:
-        for table in sorted(wanted, key=place, reverse=True):
+        for table in sorted(wanted, key=write_position, reverse=True):
             for key in now.get(table, {}):
                 name = f"{table}|{key}"
-                left = undone(name, None)
+                left = row_after_undo(name, None)
                 if key not in wanted[table] and left is None:
                     lines.append(f"- {name}")
                 elif key not in wanted[table] and left != now[table][key]:
@@ -68,7 +68,7 @@ def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
         table, _, key = row.partition("|")
         fields = wanted[table].get(key) or {}
         if exact:
-            fields = undone(row, fields) or {}
+            fields = row_after_undo(row, fields) or {}
         flat = [part for pair in fields.items() for part in pair]
         words = [("HSET", row, *flat)]
         if exact and (extra := now[table].get(key, {}).keys() - fields):

@@ -15,7 +15,7 @@ from interrupted import Writes
 from sonic_module import Saved, module, reconcile
 from sonic_rig import FakePlane
 
-from orchestration.agent.sonic.configdb import undone
+from orchestration.agent.sonic.configdb import row_after_undo
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 from orchestration.virtual_rack.sonic_model import version_file
 from orchestration.virtual_rack.sonic_switch import VirtualSonicSwitch
@@ -159,7 +159,7 @@ class MemorySwitch:
         keys = [
             key
             for key in {**self.first, **rows}
-            if rows.get(key) not in (self.first.get(key), undone(key, self.first.get(key)))
+            if rows.get(key) not in (self.first.get(key), row_after_undo(key, self.first.get(key)))
         ]
         places = [
             place

@@ -143,7 +143,7 @@ def test_a_bluefield_takes_versions_and_refuses_by_name_before_anything_changes(
     deploy(lab, "other.json", "--name", "edge", code=3)
     log = (folder / "log").read_text()
     assert "h1: /opt/mellanox/doca/tools/dpacc is missing" in log
-    assert "USER_PROGRAMMABLE_CC of rxe-h1 holds after a power cycle only" in log
+    assert "USER_PROGRAMMABLE_CC of rxe-h1 takes effect only after a power cycle" in log
     said = deploy(lab, "--status")
     assert {host["reports"]["model"] for host in said.values()} == {HASH}
     ssh(lab, "h1", f"sed -i 's/0, 0, 1/0, 1, 1/' {STATE}; mv /tmp/dpacc /opt/mellanox/doca/tools")

@@ -96,7 +96,7 @@ def test_an_unknown_or_another_host_key_is_never_accepted(rack, loopback, tmp_pa
     other = loopback.key_file.with_suffix(".pub").read_text().split()[1]
     nothing.write_text(f"[127.0.0.1]:{loopback.port} ssh-ed25519 {other}\n")
     (h1,) = provision(stranger, "verify", limit=["h1"]).devices.values()
-    assert h1.failure.startswith("its host key is another than the known one")
+    assert h1.failure.startswith("its host key is not the known one")
 
 
 @pytest.mark.slow

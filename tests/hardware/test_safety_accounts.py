@@ -116,7 +116,7 @@ def test_root_names_and_leaves_a_record_that_another_account_keeps(device: Devic
         device.deadman.settle({"why": "closloop restore"})
 
     assert f"somebody (account user {MALLORY}) took it" in error.value.what
-    assert "root does not restore by what another account has written" in error.value.what
+    assert "root does not restore from what another account wrote" in error.value.what
     assert "--forget DEVICE" in error.value.remedy
     assert device.restored == []
     assert path.read_bytes() == before
@@ -148,7 +148,7 @@ def test_a_record_is_obeyed_that_the_ledgers_hash_proves(device: Device, nonce: 
 def test_a_record_with_any_other_content_is_not_the_ledgers(device: Device) -> None:
     forged = {**SNAPSHOT, "sysctls": {"net/ipv4/ip_forward": "1"}}
     record(MALLORY, device.shared, snapshot=forged)
-    with pytest.raises(OperationError, match="root does not restore by what another account"):
+    with pytest.raises(OperationError, match="root does not restore from what another account"):
         device.deadman.settle({"why": "x", "nonce": RUN, "snapshot": hash_of(SNAPSHOT)})
     assert device.restored == []
 
@@ -161,7 +161,7 @@ def test_a_copy_of_a_runs_nonce_hides_nothing(device: Device) -> None:
     assert device.restored == [SNAPSHOT]
     device.deadman.clear({"nonce": RUN})
     # that something was restored, only root and the account itself may say
-    with pytest.raises(OperationError, match="timer is not there"):
+    with pytest.raises(OperationError, match="timer does not run"):
         device.deadman.feed({"nonce": RUN})
 
 
@@ -270,7 +270,7 @@ def test_a_link_in_the_shared_folders_place_is_named(tmp_path: Path) -> None:
     shared = tmp_path / "closloop"
     shared.symlink_to(tmp_path / "elsewhere")
     os.lchown(shared, MALLORY, MALLORY)
-    with pytest.raises(OperationError, match=f"account user {MALLORY} has made"), locked(shared):
+    with pytest.raises(OperationError, match=f"account user {MALLORY} has created"), locked(shared):
         pass
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

@@ -276,7 +276,7 @@ def test_told_to_end_it_restores(device: Device) -> None:
     arm(agent, device, after_s=60.0)
     os.kill(agent.call("deadman.status")["armed"]["pid"], signal.SIGTERM)
 
-    assert fired(device)["why"] == "its process was told to end"
+    assert fired(device)["why"] == "its process received SIGTERM"
 
 
 def test_feeding_one_that_fired_says_so(device: Device) -> None:
@@ -297,7 +297,7 @@ def test_feeding_one_that_was_killed_says_so(device: Device) -> None:
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: ended(pid))
 
-    with pytest.raises(RefusedError, match="its dead-man's timer is not there"):
+    with pytest.raises(RefusedError, match="its dead-man's timer does not run"):
         agent.call("deadman.feed", **ANN)
 
 

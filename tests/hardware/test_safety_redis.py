@@ -34,10 +34,10 @@ def redis(tmp_path, monkeypatch):
         stdout=subprocess.DEVNULL,
         cwd=tmp_path,
     )
-    client = Redis(path, patience_s=20.0)
+    client = Redis(path, restart_timeout_s=20.0)
     for key, row in ROWS.items():
         client.call(CONFIG_DB, "HSET", key, *(word for pair in row.items() for word in pair))
-    monkeypatch.setattr(configdb, "Redis", lambda: Redis(path, patience_s=0.2))
+    monkeypatch.setattr(configdb, "Redis", lambda: Redis(path, restart_timeout_s=0.2))
     yield client
     client.close()
     server.kill()
@@ -137,7 +137,9 @@ def commands(redis):
 
 
 def test_a_redis_that_is_away_is_said_with_the_remedy(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr(configdb, "Redis", lambda: Redis(str(tmp_path / "none"), patience_s=0.0))
+    monkeypatch.setattr(
+        configdb, "Redis", lambda: Redis(str(tmp_path / "none"), restart_timeout_s=0.0)
+    )
     with pytest.raises(OperationError, match="does not answer") as caught:
         snapshot()
     assert "docker ps" in caught.value.remedy

@@ -269,7 +269,7 @@ def test_a_timer_of_one_account_is_everybodys(accounts):
         bob.call("deadman.settle", why="closloop restore")
     bob.call("lease.drop", **BOB)
     # root restores by what ann has written only if the ledger proves it
-    with pytest.raises(DeviceError, match="root does not restore by what another account has"):
+    with pytest.raises(DeviceError, match="root does not restore from what another account"):
         root.call("deadman.settle", why="closloop restore")
     (record,) = root.call(
         "deadman.settle", why="closloop restore", **ANN, snapshot=hash_of(snapshot)

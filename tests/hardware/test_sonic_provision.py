@@ -109,7 +109,7 @@ def test_a_sigkill_while_a_watchdog_row_is_removed_loses_nothing_once_undone(mak
     child = os.fork()
     if not child:
         # before it waits for orchagent
-        sonic_watchdog.Restart._reached = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        sonic_watchdog.Restart._wait_for_actions = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         try:
             switch.bring(state)
         finally:
@@ -167,14 +167,13 @@ def test_undo_keeps_what_somebody_has_set_since_in_the_same_rows(make):
     assert left(switch.bring("absent", check_mode=True))  # foretold
     told = left(switch.bring("absent"))
     assert told == {
-        "undo of PORT_QOS_MAP|Ethernet4": "dscp_to_tc_map has been set to AZURE_2 since, and is "
-        "left so",
-        "undo of FLEX_COUNTER_TABLE|PORT": "POLL_INTERVAL has been set to 300 since, and is left "
+        "undo of PORT_QOS_MAP|Ethernet4": "dscp_to_tc_map has been set to AZURE_2 since, and stays "
         "so",
-        "undo of PFC_WD|Ethernet4": "action has been set to drop since, and is left so",
-        "undo of DSCP_TO_TC_MAP|CLOSLOOP": "5 has been set to 6 since, and is left so",
+        "undo of FLEX_COUNTER_TABLE|PORT": "POLL_INTERVAL has been set to 300 since, and stays so",
+        "undo of PFC_WD|Ethernet4": "action has been set to drop since, and stays so",
+        "undo of DSCP_TO_TC_MAP|CLOSLOOP": "5 has been set to 6 since, and stays so",
         "undo of FLEX_COUNTER_TABLE|QUEUE_WATERMARK": "POLL_INTERVAL has been removed since, and "
-        "is left so",
+        "stays so",
     }
     row = switch.row("PORT_QOS_MAP|Ethernet0")
     former = stock["PORT_QOS_MAP|Ethernet0"]
@@ -214,9 +213,7 @@ def test_with_dlr_init_another_action_elsewhere_is_refused_before_anything_is_ch
     switch.write("PFC_WD|Ethernet64", **{**WATCHED, "action": "drop"})
     before = switch.rows()
     for check_mode in (True, False):
-        with pytest.raises(
-            Refused, match="refuses alert while Ethernet64 run with another"
-        ) as error:
+        with pytest.raises(Refused, match="refuses alert while Ethernet64 have another") as error:
             switch.bring(check_mode=check_mode)
         assert "pfcwd stop Ethernet64" in error.value.remedy
     assert switch.rows() == before
@@ -270,7 +267,7 @@ def test_an_asic_with_too_few_free_profiles_is_refused_and_nothing_is_bound(make
     # the stock profile takes three entries, one a colour
     switch = make(wred_profiles=8)
     before = switch.rows()
-    with pytest.raises(Refused, match="made 5 of the 8 WRED profiles that its queues need"):
+    with pytest.raises(Refused, match="created 5 of the 8 WRED profiles that its queues need"):
         switch.bring()
     assert switch.rows() == before
     assert switch.call("sonic.capabilities")["wred_objects"] == 1
@@ -312,7 +309,7 @@ def test_a_row_that_speaks_for_several_queues_is_refused(make):
     switch.redis.call(CONFIG_DB, "DEL", "QUEUE|Ethernet0|3", "QUEUE|Ethernet0|4")
     switch.write("QUEUE|Ethernet0|3-4", scheduler="scheduler.1")
     before = switch.rows()
-    with pytest.raises(Refused, match=r"row QUEUE\|Ethernet0\|3-4 speaks for queue 3 together"):
+    with pytest.raises(Refused, match=r"row QUEUE\|Ethernet0\|3-4 is for queue 3 together"):
         switch.bring()
     assert switch.rows() == before
 
@@ -377,7 +374,7 @@ def test_a_watchdog_that_orchagent_does_not_take_is_an_error(make, monkeypatch):
     rows = {"Ethernet0": {"action": "alert"}}
     watchdog = sonic_watchdog.Restart(switch.redis, rows)
     watchdog.stop()
-    with pytest.raises(Refused, match="the PFC watchdog does not take its rows for Ethernet0"):
+    with pytest.raises(Refused, match="the PFC watchdog does not apply its rows for Ethernet0"):
         watchdog.start()
 
 
@@ -421,7 +418,7 @@ def test_depths_are_streamed_when_asked_for_and_no_more_after_an_undo(make, monk
     ("traits", "row", "why"),
     [
         ({"streams": False}, None, "it has no High Frequency Telemetry"),
-        ({"asic": "broadcom"}, None, "what an ASIC of kind 'broadcom' can stream"),
+        ({"asic": "broadcom"}, None, "it is not known what an ASIC of kind 'broadcom' can stream"),
         ({}, "HIGH_FREQUENCY_TELEMETRY_PROFILE|theirs", "it has the profile theirs already"),
         ({}, "-BUFFER_QUEUE|Ethernet4|3-4", "Ethernet4 has no row in BUFFER_QUEUE"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from inventory.ansible import load_rack
 from inventory.files import load_testbed
-from orchestration.agent.sonic.configdb import place, undone
+from orchestration.agent.sonic.configdb import row_after_undo, write_position
 from orchestration.agent.sonic.resp import SOCKET
 from orchestration.backends.hardware.sonic.config import desired_tables
 from orchestration.virtual_rack.control import up
@@ -105,13 +105,13 @@ def test_thresholds_asked_of_redis_are_the_kernels_and_go_again():
         tables = desired_tables(load_rack(rack.inventory), device)
         wanted = {
             f"{table}|{key}": row
-            for table in sorted(tables, key=place)
+            for table in sorted(tables, key=write_position)
             for key, row in tables[table].items()
         }
         tell_redis([hset(key, row) for key, row in wanted.items()])
         probe("provisioned")
         # orchagent would go on polling, or crash, if some rows were removed
-        after = {key: undone(key, before.get(key)) for key in {**before, **wanted}}
+        after = {key: row_after_undo(key, before.get(key)) for key in {**before, **wanted}}
         undo = [hset(key, after[key]) for key in wanted if after[key]]
         undo += [
             ["hdel", key, *gone]

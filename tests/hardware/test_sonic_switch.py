@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestration.agent.main import OperationError
-from orchestration.agent.sonic.configdb import undone
+from orchestration.agent.sonic.configdb import row_after_undo
 from orchestration.agent.sonic.resp import (
     ASIC_DB,
     CONFIG_DB,
@@ -198,7 +198,7 @@ def test_provisioning_twice_changes_nothing_and_undoing_leaves_no_difference(rig
     }
     before = {f"{table}|{key}": row for table, rows in first.items() for key, row in rows.items()}
     # orchagent would go on polling, or crash, if these were removed
-    assert after == {key: undone(key, before.get(key)) for key in {*before, *after}}
+    assert after == {key: row_after_undo(key, before.get(key)) for key in {*before, *after}}
     assert bring(rig.redis, first, exact=True) == []
     assert rig.crash is None
     until(lambda: rig.plane.marking == stock)
@@ -260,7 +260,7 @@ def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
     rig = provisioned
     rig.ask(rig.switch.open_request())
     monkeypatch.setattr("orchestration.agent.sonic.resp._RETRY_S", 0.001)
-    impatient = Redis(rig.server.path, patience_s=0.01)
+    impatient = Redis(rig.server.path, restart_timeout_s=0.01)
     assert impatient.call(0, "PING") == "PONG"
     rig.server.stop()
     with pytest.raises(RedisGone, match="does not answer") as error:
@@ -292,7 +292,7 @@ def test_replies_of_all_kinds_are_understood(server):
     assert redis.hash(3, "h") == {"ä": "1"}
     with pytest.raises(RedisError, match="refuses HGETALL big: WRONGTYPE"):
         redis.run([(3, ("GET", "h2")), (3, ("HGETALL", "big"))])
-    with pytest.raises(RedisError, match="has not SONiC's databases"):
+    with pytest.raises(RedisError, match="does not have SONiC's databases"):
         redis.call(99, "PING")
     assert redis.call(3, "EXISTS", "big") == 1
     redis.close()

@@ -171,7 +171,7 @@ def test_neighbours_and_rates_of_a_sonic_switch(tmp_path, monkeypatch):
     path = tmp_path / "redis.sock"
     server = start_redis(path)
     try:
-        redis = Redis(str(path), patience_s=20.0)
+        redis = Redis(str(path), restart_timeout_s=20.0)
         row = ("h1", "02:00:00:00:00:01", "02:00:00:00:00:02", "eth0\nnext line")
         fields = [word for pair in zip(agent.LLDP_FIELDS, row, strict=True) for word in pair]
         redis.call(APPL_DB, "HSET", "LLDP_ENTRY_TABLE:Ethernet0", *fields)
@@ -360,7 +360,7 @@ def test_an_answer_is_only_that_of_the_request():
             return self.packet[:size], (self.sender, 0)
 
     def answers(packet, sender="10.0.0.2"):
-        return reach._answering(Line(packet, sender), ["10.0.0.1", "10.0.0.2"], token)
+        return reach._answered_by(Line(packet, sender), ["10.0.0.1", "10.0.0.2"], token)
 
     assert answers(echo + token) == "10.0.0.2"
     assert answers(echo + token, "10.0.0.1") == ""

@@ -35,7 +35,7 @@ _DUMP_TRIES = 8
 
 
 def route_socket(groups: int = 0) -> socket.socket:
-    """Return a routing netlink socket of the current namespace, subscribed to `groups`."""
+    """Return an rtnetlink socket of this namespace, subscribed to the changes of `groups`."""
     netlink_socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     netlink_socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
     netlink_socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)

@@ -1,8 +1,8 @@
 """Queueing disciplines (qdiscs) over netlink: encodes requests and decodes the kernel's answers.
 
-A port has a tree of qdiscs: a shaper (tbf), below it weighted round robin between traffic classes
-(ets) if there are several, and RED in each class. pyroute2 has no RED encoder and packs tbf's rate
-into 32 bits, so requests are built here (struct layouts: linux/pkt_sched.h).
+A switch port has a tree of qdiscs: a shaper (tbf), below it weighted round robin between traffic
+classes (ets) if there are several, and RED in each class. pyroute2 has no RED encoder and packs
+tbf's rate into 32 bits, so requests are built here (struct layouts: linux/pkt_sched.h).
 """
 
 from __future__ import annotations

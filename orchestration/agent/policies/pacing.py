@@ -1,15 +1,16 @@
-"""A policy as the pacing of this host's TCP connections: a BPF program at the root control group.
+"""A learned policy that paces this host's TCP connections: a BPF program at the root control group.
 
-The program is orchestration/policies/pacing/pacing.bpf.c, compiled by the controller; a version
-(`policy.Version`) has
+The program is orchestration/policies/pacing/pacing.bpf.c, compiled by the controller. A version of
+a policy has
 
     {"kind": "pacing", "name", "model", "code": base64, "references", "maps", "data_bytes",
      "config": base64, "interfaces"}
 
-The kernel knows the program by a name with the model's hash, and keeps it when the agent ends. It
-replaces a former one in one step. Connections that were under that go on under the new one, as new
-flows; when there is none any more, they get their former SO_MAX_PACING_RATE back, through copies of
-their processes' descriptors (pidfd_getfd, Linux 5.6).
+The program's name in the kernel contains the model's hash, and the program stays when the agent
+ends. A new program replaces the previous one in one step, and treats the connections that the
+previous one paced as new flows. When a program is removed without a new one, its connections get
+back the SO_MAX_PACING_RATE that they had before, through copies of their processes' descriptors
+(pidfd_getfd, Linux 5.6).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _COOKIE_BYTES = 8
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _SO_COOKIE, _SO_MAX_PACING_RATE = 57, 47
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
-_NO_NETWORK = "this kernel has no control groups' BPF programs for TCP"
-_NEWER = "use a kernel of 5.6 or newer with CONFIG_CGROUP_BPF, as Debian and Ubuntu have it"
+_NO_CGROUP_BPF = "this kernel has no control groups' BPF programs for TCP"
+_NEWER_KERNEL = "use a kernel of 5.6 or newer with CONFIG_CGROUP_BPF, as Debian and Ubuntu have it"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -67,75 +68,75 @@ def name_of(model: str) -> str:
 
 
 def refusals(version: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return why this host cannot run a version, and what to do; nothing is changed."""
+    """Return (what is wrong, remedy) if this host cannot run a version; nothing is changed."""
     if os.geteuid():
         return [("only root may attach BPF programs", "set ansible_become: true")]
     if kernel_release() < OLDEST:
-        return [(f"its kernel {platform.release()} is older than 5.6", _NEWER)]
+        return [(f"its kernel {platform.release()} is older than 5.6", _NEWER_KERNEL)]
     path = cgroup2()
     if not path:
         remedy = "mount -t cgroup2 none /sys/fs/cgroup/unified, or boot with systemd's unified ones"
-        return [("control groups of version 2 are mounted nowhere", remedy)]
+        return [("control groups of version 2 are not mounted", remedy)]
     try:
         for fd, _ in cgroup.attached(path):
             os.close(fd)
         with _loaded(version):
             pass
     except LoadError as error:
-        return [_plain(error)]
+        return [_explain(error)]
     return []
 
 
 def put(version: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Bring a version into force, or none; return what `status` does, and what was left.
+    """Put a version in force, or none; return `status`, and how many connections were released.
 
-    Raises OperationError if the kernel refuses; what was in force then stays.
+    Raises OperationError if the kernel refuses; the previous program then stays in force.
     """
     path = cgroup2()
-    former = _ours(path) if path else []
-    left: dict[str, int] = {}
+    previous = _policy_programs(path) if path else []
+    result: dict[str, int] = {}
     try:
         if version is None:
-            for program, _ in former:
+            for program, _ in previous:
                 cgroup.detach(path, program)
-                left = _release_flows(program)
+                result = _release_flows(program)
         else:
             with _loaded(version) as (program, flows):
-                _hand_over(former, flows)
-                cgroup.attach(path, program, former[0][0] if former else None)
-                _hand_over(former, flows)
-                for program_left, _ in former[1:]:
-                    cgroup.detach(path, program_left)
+                _hand_over(previous, flows)
+                cgroup.attach(path, program, previous[0][0] if previous else None)
+                _hand_over(previous, flows)
+                for other, _ in previous[1:]:
+                    cgroup.detach(path, other)
     except LoadError as error:
-        what, remedy = _plain(error)
+        what, remedy = _explain(error)
         raise OperationError(what, remedy) from error
     finally:
-        for program, _ in former:
+        for program, _ in previous:
             os.close(program)
-    return {**status(), **left}
+    return {**status(), **result}
 
 
 def status() -> dict[str, Any]:
-    """Return the model that the kernel reports, "" for none, its counters, and its flows."""
+    """Return the model's hash that the kernel reports, "" for none, its counters and its flows."""
     path = cgroup2()
-    found = _ours(path) if path else []
-    if not found:
+    programs = _policy_programs(path) if path else []
+    if not programs:
         return {"model": ""}
     try:
-        program, name = found[0]
+        program, name = programs[0]
         with _maps_of(program) as maps:
             data = lookup(maps[DATA.decode()], bytes(4), COUNTS_AT + 8 * len(COUNTS))
             flows = [_described(value) for _, value in _flows(maps)]
     finally:
-        _close(fd for fd, _ in found)
+        _close(fd for fd, _ in programs)
     counts = dict(zip(COUNTS, struct.unpack_from(f"={len(COUNTS)}Q", data, COUNTS_AT)))
-    waiting = sum(not flow["timed"] for flow in flows)
-    return {"model": name[len(PREFIX) :], "counts": counts, "untimed_now": waiting, "open": flows}
+    untimed = sum(not flow["timed"] for flow in flows)
+    return {"model": name[len(PREFIX) :], "counts": counts, "untimed_now": untimed, "open": flows}
 
 
 @contextmanager
 def _loaded(version: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Load a version's program; yield it, and its map of flows. Raises LoadError."""
+    """Load a version's program; yield its descriptor and that of its flows. Raises LoadError."""
     config = base64.b64decode(version["config"])
     fds: list[int] = []
     try:
@@ -154,7 +155,7 @@ def _loaded(version: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def _segments(interfaces: Iterable[str]) -> bool:
-    """Return whether an interface takes several packets at a time (TSO, GSO)."""
+    """Return whether any interface takes several packets at a time (TSO, GSO)."""
     return any({"gso", "tso"} & set(offloads_on(name)) for name in interfaces)
 
 
@@ -162,15 +163,15 @@ def _flow_map() -> int:
     return create_map(LRU_HASH, _COOKIE_BYTES, FLOW_BYTES, _MAX_FLOWS, 0, FLOWS)
 
 
-def _ours(path: str) -> list[tuple[int, str]]:
+def _policy_programs(path: str) -> list[tuple[int, str]]:
     """Return the policies' programs at the control group: descriptors and names."""
-    found = []
+    programs = []
     for fd, name in cgroup.attached(path):
         if name.startswith(PREFIX):
-            found.append((fd, name))
+            programs.append((fd, name))
         else:
             os.close(fd)
-    return found
+    return programs
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def _flows(maps: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
 
 
 def _described(value: bytes) -> dict[str, Any]:
-    """Return a flow for people: its peer, its rate in bytes/s, its round trips."""
+    """Return a flow's state for people: its peer, its rate in bytes/s, its round-trip time."""
     _, _, rate, timed, address, port, local = _FLOW.unpack_from(value, _STATE_BYTES)
     peer = socket.inet_ntoa(struct.pack("=I", address))
     (rtt_ns,) = struct.unpack_from("=Q", value, 24)
@@ -201,34 +202,34 @@ def _described(value: bytes) -> dict[str, Any]:
     }
 
 
-def _hand_over(former: list[tuple[int, str]], flows: int) -> None:
-    """Give the flows of former programs to a new one: as new flows, with what they were before."""
-    for program, _ in former:
+def _hand_over(previous: list[tuple[int, str]], flows: int) -> None:
+    """Copy the flows of previous programs to a new one's map: as new flows, with their identity."""
+    for program, _ in previous:
         with _maps_of(program) as maps:
             for cookie, value in _flows(maps):
-                # no line rate yet: the program begins with it at its next event
-                kept = bytes(_STATE_BYTES) + value[_STATE_BYTES:]
-                insert_entry(flows, struct.pack("=Q", cookie), kept)
+                # with an empty state: the program starts the flow at line rate at its next event
+                new_flow = bytes(_STATE_BYTES) + value[_STATE_BYTES:]
+                insert_entry(flows, struct.pack("=Q", cookie), new_flow)
 
 
 def _release_flows(program: int) -> dict[str, int]:
-    """Give connections their former pacing rate back; return how many, and how many were gone."""
+    """Restore the pacing rates of a program's connections; return how many, and how many ended."""
     with _maps_of(program) as maps:
-        former = {
+        previous = {
             cookie: _FLOW.unpack_from(value, _STATE_BYTES)[1] for cookie, value in _flows(maps)
         }
     released = 0
-    for copy in _sockets() if former else ():
+    for copy in _sockets() if previous else ():
         cookie = struct.unpack("=Q", copy.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8))[0]
-        if cookie in former:
-            rate = struct.pack("=I", former.pop(cookie))
+        if cookie in previous:
+            rate = struct.pack("=I", previous.pop(cookie))
             copy.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
             released += 1
-    return {"released": released, "gone": len(former)}
+    return {"released": released, "gone": len(previous)}
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Yield copies of the TCP sockets that processes here have open, one at a time."""
+    """Yield copies of the TCP sockets that this host's processes have open, one at a time."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             numbers = [int(n) for n in os.listdir(f"/proc/{pid}/fd") if _is_socket(pid, n)]
@@ -254,11 +255,11 @@ def _is_socket(pid: str, number: str) -> bool:
         return False
 
 
-def _call(number: int, *words: int) -> int:
-    answer = int(_libc.syscall(number, *words))
-    if answer < 0:
+def _call(number: int, *arguments: int) -> int:
+    result_code = int(_libc.syscall(number, *arguments))
+    if result_code < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return answer
+    return result_code
 
 
 def _close(fds: Any) -> None:
@@ -267,17 +268,17 @@ def _close(fds: Any) -> None:
             os.close(fd)
 
 
-def _plain(error: LoadError) -> tuple[str, str]:
+def _explain(error: LoadError) -> tuple[str, str]:
     if error.errno == errno.EPERM and not error.log_lines:
         return (
-            f"the kernel does not let root use BPF here ({error}), or another program holds its "
-            "control groups alone",
+            f"the kernel does not let root use BPF here ({error}), or another program has "
+            "exclusive use of its control groups",
             "see kernel lockdown (cat /sys/kernel/security/lockdown) and `bpftool cgroup tree`",
         )
     if error.errno == errno.ENOSYS or (error.errno == errno.EINVAL and not error.log_lines):
-        return f"{_NO_NETWORK} ({error})", _NEWER
-    said = "; ".join(error.log_lines[-6:]) or str(error)
+        return f"{_NO_CGROUP_BPF} ({error})", _NEWER_KERNEL
+    reason = "; ".join(error.log_lines[-6:]) or str(error)
     return (
-        f"its kernel refuses the program: {said}",
+        f"its kernel refuses the program: {reason}",
         "use a newer kernel, or fewer or shallower trees",
     )

@@ -1,18 +1,19 @@
-"""A policy in a BlueField-3's NIC: built there with the DOCA SDK, and run by its `doca_pcc`.
+"""A learned policy in a BlueField-3's NIC: built there with the DOCA SDK, run by its `doca_pcc`.
 
-A version (`policy.Version`) has
+DOCA PCC (programmable congestion control) lets a program on the NIC's own cores set the rates of
+RoCE flows. A version of a policy has
 
     {"kind": "pcc", "name", "model", "device": "mlx5_0", "files": {path: text}}
 
-The rendering takes the place of the template in a copy of the SDK's applications, and the SDK's own
-build makes the program of it (meson, ninja, and dpacc for the NIC's cores). That program stays
-alive as long as the algorithm runs. Its name has the model's hash; in the NIC the algorithm's
-description has it, and its minor version the first byte.
+`files` are the policy's rendering, its C sources. They replace the template in a copy of the SDK's
+applications, and the SDK's own build makes the program (meson, ninja, and dpacc for the NIC's
+cores). The program's process lives as long as the algorithm runs. Its name contains the model's
+hash; in the NIC, the algorithm's description contains it, and its minor version the first byte.
 
-One such program is active at a time, another waits in standby (doca_pcc.h, DOCA_PCC_PS_*). So a new
-version is started before the former one is told to end, and takes over when it has: if it does not
-come that far the former one goes on. Programs are ended by SIGINT, as their guide says. Without
-one, NICs run their own algorithm.
+One such program is active at a time, and another may wait in standby (doca_pcc.h, DOCA_PCC_PS_*).
+So a new version is started before the previous one is ended, and takes over then. If it does not
+reach standby, the previous one goes on. Programs are ended by SIGINT, as their guide says. Without
+a program, the NIC runs its own algorithm.
 
 Sources: NVIDIA's "DOCA PCC" and "DOCA PCC Application Guide" (3.3), doca-samples applications/pcc
 (host/pcc.c, build_device_code.sh, meson.build), MFT's mlxconfig and mlxreg.
@@ -44,9 +45,9 @@ FOLDER = Path("/var/lib/closloop/policy/pcc")
 PROGRAM = "doca_pcc"
 TEMPLATE = "pcc/device/rp/rtt_template"
 _DEVICES = Path("/sys/class/infiniband")
-# Other programs that run an algorithm in the NIC: NVIDIA's application, and that of Spectrum-X.
+# Programs of others that run an algorithm in the NIC: NVIDIA's application, and Spectrum-X's.
 _OTHERS = (PROGRAM, "doca_spcx_cc")
-_BUILD_S, _ASK_S, _START_S, _END_S = 540.0, 30.0, 60.0, 30.0
+_BUILD_TIMEOUT_S, _QUERY_TIMEOUT_S, _START_TIMEOUT_S, _END_TIMEOUT_S = 540.0, 30.0, 60.0, 30.0
 _POLL_S = 0.1
 _STATE = re.compile(r"PCC host status (\w+)", re.ASCII)
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -64,49 +65,49 @@ _TOOLS = {
 
 
 def refusals(version: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return why this device cannot run a version, and what to do; nothing is changed."""
+    """Return (what is wrong, remedy) for each reason not to run a version; nothing is changed."""
     if os.geteuid():
         return [("only root may load programs into the NIC", "set ansible_become: true")]
     device = str(version["device"])
-    found = [
+    problems = [
         (f"{name} is missing", remedy) for name, remedy in _TOOLS.items() if not shutil.which(name)
     ]
     for path in (DOCA / "tools/dpacc", DOCA / "applications" / TEMPLATE):
         if not path.exists():
-            found.append((f"{path} is missing", _SDK))
+            problems.append((f"{path} is missing", _SDK))
     if not (_DEVICES / device).exists():
         known = ", ".join(sorted(os.listdir(_DEVICES))) if _DEVICES.exists() else ""
         what = f"it has no RDMA device {device}" + (f" (but {known})" if known else "")
-        return [*found, (what, "correct closloop_pcc: see `rdma link` there")]
+        return [*problems, (what, "correct closloop_pcc: see `rdma link` there")]
     if shutil.which("mlxconfig"):
-        found += _firmware(device)
-    for pid, name in _strangers():
-        found.append(
+        problems += _firmware(device)
+    for pid, name in _other_programs():
+        problems.append(
             (f"{name} (process {pid}) runs an algorithm in the NIC", f"end it: kill -INT {pid}")
         )
-    return found
+    return problems
 
 
 def put(version: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Bring a version into force, or none; return what `status` does.
+    """Put a version in force, or none; return `status`.
 
-    Raises OperationError if it cannot be built or does not become active; what was in force then
-    stays, or is started again.
+    Raises OperationError if it cannot be built or does not become active; the previous version
+    then stays in force, or is started again.
     """
-    former = list(_ours())
+    previous = list(_policy_processes())
     if version is None:
-        for pid, _ in former:
+        for pid, _ in previous:
             _end(pid)
         return status()
-    program = _built(version)
-    if [path for _, path in former] != [program]:
-        _take_over(program, version, former)
+    program = _built_program(version)
+    if [path for _, path in previous] != [program]:
+        _take_over(program, version, previous)
     return status()
 
 
 def status() -> dict[str, Any]:
-    """Return the model that runs, "" for none, what its program says, and what the NIC does."""
-    for pid, program in _ours():
+    """Return the hash of the model that runs, "" for none, and the program's and NIC's states."""
+    for pid, program in _policy_processes():
         device = program.with_suffix(".device").read_text()
         state = _state(program)
         model = program.name.rpartition("_")[2] if state == "Active" else ""
@@ -115,12 +116,12 @@ def status() -> dict[str, Any]:
 
 
 def _firmware(device: str) -> list[tuple[str, str]]:
-    """Return what the firmware's configuration lacks."""
-    query = ["mlxconfig", "-d", _address(device), "-e", "query", "USER_PROGRAMMABLE_CC"]
-    code, said, errors = run(query, _ASK_S)
-    lines = [line.split() for line in said.splitlines() if "USER_PROGRAMMABLE_CC" in line]
+    """Return (what is wrong, remedy) unless the firmware's configuration allows own programs."""
+    query = ["mlxconfig", "-d", _pci_address(device), "-e", "query", "USER_PROGRAMMABLE_CC"]
+    code, output, errors = run(query, _QUERY_TIMEOUT_S)
+    lines = [line.split() for line in output.splitlines() if "USER_PROGRAMMABLE_CC" in line]
     if code or not lines:
-        what = f"{device} has no USER_PROGRAMMABLE_CC: {_last(said + errors)}"
+        what = f"{device} has no USER_PROGRAMMABLE_CC: {_last_lines(output + errors)}"
         return [(what, "DOCA PCC needs a BlueField-3 or newer, with its firmware up to date")]
     # default, current, at the next boot
     values = [word for word in lines[0] if re.fullmatch(r"(False|True)\([01]\)", word)]
@@ -128,16 +129,19 @@ def _firmware(device: str) -> list[tuple[str, str]]:
     if current == "True(1)":
         return []
     if values[-1:] == ["True(1)"]:
-        what = f"USER_PROGRAMMABLE_CC of {device} holds after a power cycle only"
+        what = f"USER_PROGRAMMABLE_CC of {device} takes effect only after a power cycle"
         return [(what, "power it off and on")]
     switch_on = (
-        f"mlxconfig -d {_address(device)} -y set USER_PROGRAMMABLE_CC=1, then power cycle it"
+        f"mlxconfig -d {_pci_address(device)} -y set USER_PROGRAMMABLE_CC=1, then power cycle it"
     )
     return [(f"USER_PROGRAMMABLE_CC of {device} is off", switch_on)]
 
 
-def _built(version: Mapping[str, Any]) -> Path:
-    """Return the program of a version; build it if it is not there. Raises OperationError."""
+def _built_program(version: Mapping[str, Any]) -> Path:
+    """Return the program of a version, which is built if it does not exist yet.
+
+    Raises OperationError.
+    """
     text = json.dumps([version["device"], version["files"]], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     name = f"{version['name']}_{version['model']}_{digest}"
@@ -158,66 +162,69 @@ def _built(version: Mapping[str, Any]) -> Path:
 
 
 def _build(work: Path, files: Mapping[str, str]) -> None:
-    _lay_out(work, files)
+    _copy_sources(work, files)
     source, build = work / "applications", work / "build"
     options = ["-Denable_all_applications=false", "-Denable_pcc=true"]
     for argv in (
         ["meson", "setup", str(build), str(source), *options],
         ["ninja", "-C", str(build)],
     ):
-        code, said, errors = run(argv, _BUILD_S)
+        code, output, errors = run(argv, _BUILD_TIMEOUT_S)
         if code:
             raise OperationError(
-                f"the SDK's build fails: {argv[0]}: {_last(said + errors)}",
+                f"the SDK's build fails: {argv[0]}: {_last_lines(output + errors)}",
                 f"try it in {DOCA}/applications with NVIDIA's own template first",
             )
 
 
-def _lay_out(work: Path, files: Mapping[str, str]) -> None:
-    """Copy the SDK's applications, with the rendering in the template's place."""
+def _copy_sources(work: Path, files: Mapping[str, str]) -> None:
+    """Copy the SDK's applications into `work`, with `files` instead of the template."""
     shutil.copytree(DOCA / "applications", work / "applications", symlinks=True)
     # its meson.build reads ../VERSION
     with suppress(FileNotFoundError):
         shutil.copy2(DOCA / "VERSION", work / "VERSION")
-    place = work / "applications" / TEMPLATE
-    shutil.rmtree(place)
+    template_folder = work / "applications" / TEMPLATE
+    shutil.rmtree(template_folder)
     for name, text in files.items():
-        path = place / name
-        if place not in path.resolve().parents:
-            raise OperationError(f"{name!r} is no file of a rendering")
+        path = template_folder / name
+        if template_folder not in path.resolve().parents:
+            raise OperationError(f"{name!r} is not a file of a rendering")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
 def _take_over(
-    program: Path, version: Mapping[str, Any], former: Sequence[tuple[int, Path]]
+    program: Path, version: Mapping[str, Any], previous: Sequence[tuple[int, Path]]
 ) -> None:
-    """Start a program, end the former one, and wait until the new one is active."""
+    """Start a program, end the previous one, and wait until the new one is active."""
     pid = _start(program, str(version["device"]))
-    ready = ("Active", "Standby") if former else ("Active",)
-    if _awaited(pid, lambda: _state(program) in ready):
-        for number, _ in former:
+    ready = ("Active", "Standby") if previous else ("Active",)
+    if _wait_until(pid, lambda: _state(program) in ready):
+        for number, _ in previous:
             _end(number)
-        if _awaited(pid, partial(_is_active, program)):
+        if _wait_until(pid, partial(_is_active, program)):
             return
-    said = _last(program.with_suffix(".log").read_text(errors="replace"))
+    log = _last_lines(program.with_suffix(".log").read_text(errors="replace"))
     _end(pid)
-    for _, path in former:
-        # the former one may have ended for it
-        if path not in [running for _, running in _ours()]:
-            back = _start(path, path.with_suffix(".device").read_text())
-            _awaited(back, partial(_is_active, path))
+    for _, path in previous:
+        # the previous one may have ended for the new one
+        if path not in [running for _, running in _policy_processes()]:
+            restarted_pid = _start(path, path.with_suffix(".device").read_text())
+            _wait_until(restarted_pid, partial(_is_active, path))
     raise OperationError(
-        f"{program.name} does not become active: {said}",
-        "see whether others use the NIC's DPA cores (dpaeumgmt), and its firmware's version",
+        f"{program.name} does not become active: {log}",
+        "check whether others use the NIC's DPA cores (dpaeumgmt), and the firmware's version",
     )
 
 
 def _start(program: Path, device: str) -> int:
-    """Start a program that outlives this agent; what it says goes to a file."""
+    """Start a program that outlives this agent, and return its process id.
+
+    Its output goes to a log file beside it.
+    """
     log = os.open(program.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        # a line at a time: it prints, and waits then
+        # line-buffered, because the program prints its state and then waits
         argv = ["stdbuf", "-oL", str(program), "-d", device]
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
@@ -227,56 +234,56 @@ def _start(program: Path, device: str) -> int:
     return process.pid
 
 
-def _awaited(pid: int, condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + _START_S
-    while time.monotonic() < end and _lives(pid):
+def _wait_until(pid: int, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline and _is_running(pid):
         if condition():
             return True
         time.sleep(_POLL_S)
-    return condition() and _lives(pid)
+    return condition() and _is_running(pid)
 
 
 def _end(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
-    end = time.monotonic() + _END_S
-    while _lives(pid):
-        if time.monotonic() > end:
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while _is_running(pid):
+        if time.monotonic() > deadline:
             raise OperationError(
-                f"process {pid} ({PROGRAM}) does not end, so its algorithm runs on",
-                "see its log; SIGKILL leaves its context in the NIC until that restarts",
+                f"process {pid} ({PROGRAM}) does not end, so its algorithm still runs",
+                "see its log; SIGKILL leaves its context in the NIC until the NIC restarts",
             )
         time.sleep(_POLL_S)
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     return bool(Process.of(pid).started)
 
 
-def _ours() -> Iterator[tuple[int, Path]]:
-    for pid, words in _processes():
-        for word in words[:2]:
-            if Path(word).is_relative_to(FOLDER):
-                yield pid, Path(word)
+def _policy_processes() -> Iterator[tuple[int, Path]]:
+    for pid, arguments in _processes():
+        for argument in arguments[:2]:
+            if Path(argument).is_relative_to(FOLDER):
+                yield pid, Path(argument)
                 break
 
 
-def _strangers() -> Iterator[tuple[int, str]]:
-    ours = {pid for pid, _ in _ours()}
-    for pid, words in _processes():
-        name = Path(words[0]).name
-        if pid not in ours and name in _OTHERS:
+def _other_programs() -> Iterator[tuple[int, str]]:
+    own_pids = {pid for pid, _ in _policy_processes()}
+    for pid, arguments in _processes():
+        name = Path(arguments[0]).name
+        if pid not in own_pids and name in _OTHERS:
             yield pid, name
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            words = Path(f"/proc/{name}/cmdline").read_text(errors="replace").split("\0")
-            if words[0]:
-                yield int(name), words
+            arguments = Path(f"/proc/{name}/cmdline").read_text(errors="replace").split("\0")
+            if arguments[0]:
+                yield int(name), arguments
 
 
 def _is_active(program: Path) -> bool:
@@ -284,20 +291,20 @@ def _is_active(program: Path) -> bool:
 
 
 def _state(program: Path) -> str:
-    """Return what a program said last of its state, "" for nothing yet."""
+    """Return the last state in a program's log, "" if there is none yet."""
     try:
-        said = _STATE.findall(program.with_suffix(".log").read_text(errors="replace"))
+        states = _STATE.findall(program.with_suffix(".log").read_text(errors="replace"))
     except OSError:
         return ""
-    return said[-1] if said else ""
+    return states[-1] if states else ""
 
 
 def _enabled(device: str) -> int | None:
-    """Return what the NIC says of slot 0's algorithm: 1 enabled, 0 not, None nothing."""
+    """Return whether the NIC reports slot 0's algorithm as enabled (1) or not (0), else None."""
     indexes = "local_port=1,pnat=0,lp_msb=0,algo_slot=0,algo_param_index=0"
-    argv = ["mlxreg", "-d", _address(device), "-y", "--get", "--op", f"cmd_type={_ENABLED}"]
-    _, said, _ = run([*argv, "--reg_name", "PPCC", "--indexes", indexes], _ASK_S)
-    for line in said.splitlines():
+    argv = ["mlxreg", "-d", _pci_address(device), "-y", "--get", "--op", f"cmd_type={_ENABLED}"]
+    _, output, _ = run([*argv, "--reg_name", "PPCC", "--indexes", indexes], _QUERY_TIMEOUT_S)
+    for line in output.splitlines():
         name, bar, value = line.partition("|")
         if bar and name.strip() == "value":
             with suppress(ValueError):
@@ -305,11 +312,11 @@ def _enabled(device: str) -> int | None:
     return None
 
 
-def _address(device: str) -> str:
+def _pci_address(device: str) -> str:
     """Return the PCI address of an RDMA device, or its name if it has none."""
-    found = os.path.basename(os.path.realpath(_DEVICES / device / "device"))
-    return found if _PCI.fullmatch(found) else device
+    address = os.path.basename(os.path.realpath(_DEVICES / device / "device"))
+    return address if _PCI.fullmatch(address) else device
 
 
-def _last(text: str) -> str:
+def _last_lines(text: str) -> str:
     return " ".join(" ".join(text.split("\n")[-8:]).split())[-600:]

@@ -1,18 +1,18 @@
-"""The policy that is in force on a host or its NIC: put there, taken back, and reported.
+"""Deploys a learned policy on a host or its NIC, takes it back, and reports what is in force.
 
     policy.check    {version}           -> refusals [[what, remedy]]; nothing is changed
     policy.deploy   {version, holder}   -> status
-    policy.undo     {holder, name}      -> status; the version before is in force again
-    policy.restore  {holder}            -> status; none is, as before the first
+    policy.undo     {holder, name}      -> status; the previous version is in force again
+    policy.restore  {holder}            -> status; no version is in force, as before the first
     policy.status                       -> {"stack": [known versions, the last one in force],
                                             "interrupted": null or {holder, at},
                                             "reports": what the kernel or the NIC says}
 
 A version is a dict with `kind` ("pacing" or "pcc"), `name`, `model` (its hash), and what its kind
-needs. `RECORD` has the stack of versions, on the disk, and before anything is changed the intent:
-which stack there will be. So a deployment that was cut off is known as such, and `undo` and
-`restore` put right what it left. Kernel and NIC forget a policy when the device restarts; the
-record does not, and `undo` brings the version before into force.
+needs. A record on the disk (record.json) has the stack of versions. Before anything is changed, the
+record gets the intent: the stack as it will be. So a deployment that was interrupted is known as
+such, and `undo` and `restore` correct what it left. Kernel and NIC lose a policy when the device
+restarts; the record stays, and `undo` puts the previous version in force.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _FORMAT = 1
 _SHOWN = ("kind", "name", "model", "holder", "at")
 
 
-# What runs policies, the kernel's BPF or a NIC: modules with `refusals`, `put` and `status`.
+# The modules that put policies in force, in the kernel (BPF) or in a NIC; each has functions
+# `refusals`, `put` and `status`.
 _KINDS: dict[str, Any] = {"pacing": pacing, "pcc": pcc}
 
 
 class Policies:
-    """This device's record, and what it is a record of."""
+    """Puts policies in force on this device, and keeps the record of them in `folder`."""
 
     def __init__(self, folder: Path = FOLDER, kinds: Mapping[str, Any] = _KINDS) -> None:
         self._folder = folder
@@ -49,44 +50,53 @@ class Policies:
         self._kinds = kinds
 
     def check(self, request: Mapping[str, Any]) -> list[list[str]]:
-        """Return why a version cannot be deployed; nothing is changed."""
+        """Return [what is wrong, remedy] for each reason not to deploy a version.
+
+        Nothing is changed.
+        """
         version = request["version"]
         record = self._read()
-        found = [list(pair) for pair in self._kind(version).refusals(version)]
+        problems = [list(pair) for pair in self._kind(version).refusals(version)]
         if record["intent"] is not None:
-            found.append(list(_interrupted(record)))
-        for item in [one for one in record["stack"] if one["kind"] != version["kind"]][-1:]:
+            problems.append(list(_interrupted(record)))
+        others = [item for item in record["stack"] if item["kind"] != version["kind"]]
+        for item in others[-1:]:
             what = f"a policy of the other kind ({item['kind']}) is in force"
             undo = f"`closloop deploy --undo {item['name']} -i INVENTORY`"
-            found.append([what, f"undo it first: {undo}"])
-        return found
+            problems.append([what, f"undo it first: {undo}"])
+        return problems
 
     def deploy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Put a version in force. What was in force stays if this is refused."""
+        """Put a version in force; return `status`.
+
+        Raises OperationError if it is refused; the previous version then stays in force.
+        """
         record = self._read()
         if record["intent"] is not None:
             raise OperationError(*_interrupted(record))
         version = request["version"]
-        about = {name: version[name] for name in ("kind", "name", "model")}
-        about.update(holder=request["holder"], at=time_of_day(), version=self._keep(version))
+        entry = {name: version[name] for name in ("kind", "name", "model")}
+        entry.update(
+            holder=request["holder"], at=time_of_day(), version=self._store_version(version)
+        )
         stack = record["stack"]
-        self._write(stack, intent=[*stack, about], holder=request["holder"])
+        self._write(stack, intent=[*stack, entry], holder=request["holder"])
         try:
             self._kind(version).put(version)
         except OperationError:
             self._write(stack)
-            self._forget(stack)
+            self._remove_versions(stack)
             raise
-        self._write([*stack, about])
+        self._write([*stack, entry])
         return self.status()
 
     def undo(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the version in force that was so before the last deployment, or its attempt."""
+        """Put the version before the last deployment, or attempted one, in force again."""
         record = self._read()
         stack = record["stack"]
-        # a deployment that was cut off is taken back, an undo is brought to its end
+        # an interrupted deployment is taken back, and an interrupted undo is completed
         intent = record["intent"]
-        wanted = stack[:-1] if intent is None else min(stack, intent, key=len)
+        target = stack[:-1] if intent is None else min(stack, intent, key=len)
         attempted = max(stack, intent or [], key=len)
         if not attempted:
             raise OperationError(
@@ -98,17 +108,17 @@ class Policies:
                 f"the policy in force is {attempted[-1]['name']!r}, not {name!r}",
                 f"`closloop deploy --undo {attempted[-1]['name']} -i INVENTORY`",
             )
-        return self._go_back(record, wanted, str(request["holder"]))
+        return self._return_to(record, target, str(request["holder"]))
 
     def restore(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Have no policy in force, as before the first deployment; forget all versions."""
+        """Put no policy in force, as before the first deployment; remove all versions."""
         record = self._read()
         if not record["stack"] and record["intent"] is None:
             return self.status()
-        return self._go_back(record, [], str(request["holder"]))
+        return self._return_to(record, [], str(request["holder"]))
 
     def status(self, _: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what was deployed, and what kernel or NIC report."""
+        """Return what was deployed, and what the kernel or the NIC reports."""
         record = self._read()
         kind = next((item["kind"] for item in (*record["stack"], *(record["intent"] or ()))), "")
         return {
@@ -118,27 +128,29 @@ class Policies:
             "reports": self._kinds[kind].status() if kind else {"model": ""},
         }
 
-    def _go_back(
-        self, record: dict[str, Any], wanted: list[dict[str, Any]], holder: str
+    def _return_to(
+        self, record: dict[str, Any], target: list[dict[str, Any]], holder: str
     ) -> dict[str, Any]:
         kinds = {item["kind"] for item in (*record["stack"], *(record["intent"] or ()))}
-        self._write(record["stack"], intent=wanted, holder=holder)
-        said: dict[str, Any] = {}
+        self._write(record["stack"], intent=target, holder=holder)
+        reports: dict[str, Any] = {}
         for kind in sorted(kinds):
-            top = wanted[-1] if wanted and wanted[-1]["kind"] == kind else None
-            said = self._kinds[kind].put(self._load(top["version"]) if top else None)
-        self._write(wanted)
-        self._forget(wanted)
-        return {**self.status(), "reports": said}
+            target_version = target[-1] if target and target[-1]["kind"] == kind else None
+            reports = self._kinds[kind].put(
+                self._load_version(target_version["version"]) if target_version else None
+            )
+        self._write(target)
+        self._remove_versions(target)
+        return {**self.status(), "reports": reports}
 
     def _kind(self, version: Mapping[str, Any]) -> Any:
         try:
             return self._kinds[version["kind"]]
         except KeyError:
-            raise OperationError(f"no policy is of kind {version.get('kind')!r}") from None
+            raise OperationError(f"there is no kind of policy {version.get('kind')!r}") from None
 
-    def _keep(self, version: Mapping[str, Any]) -> str:
-        """Store a version, on the disk; return its file's name."""
+    def _store_version(self, version: Mapping[str, Any]) -> str:
+        """Store a version on the disk; return its file's name."""
         text = json.dumps(version, sort_keys=True)
         name = f"{version['model']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
         self._make_folder()
@@ -146,21 +158,21 @@ class Policies:
         sync_path(self._folder / name)
         return name
 
-    def _load(self, name: str) -> dict[str, Any]:
+    def _load_version(self, name: str) -> dict[str, Any]:
         version: dict[str, Any] = json.loads((self._folder / name).read_text())
         return version
 
-    def _forget(self, stack: list[dict[str, Any]]) -> None:
-        """Remove the versions that the stack does not name; with none, everything."""
+    def _remove_versions(self, stack: list[dict[str, Any]]) -> None:
+        """Remove the versions that are not in the stack; with an empty stack, the whole folder."""
         if not stack:
             shutil.rmtree(self._folder)
-            # provisioning's may be beside it
+            # the parent folder stays if provisioning's files are in it
             with suppress(OSError):
                 self._folder.parent.rmdir()
             return
-        kept = {item["version"] for item in stack}
+        in_use = {item["version"] for item in stack}
         for path in self._folder.glob("*-*.json"):
-            if path.name not in kept:
+            if path.name not in in_use:
                 path.unlink()
 
     def _read(self) -> dict[str, Any]:
@@ -170,7 +182,7 @@ class Policies:
             return {"stack": [], "intent": None, "by": None, "boot": this_boot()}
         if record.get("format") != _FORMAT:
             raise OperationError(
-                f"{self._record} is of format {record.get('format')!r}, not {_FORMAT}",
+                f"{self._record} has format {record.get('format')!r}, not {_FORMAT}",
                 "undo with the version of closloop that deployed",
             )
         return record
@@ -198,15 +210,15 @@ class Policies:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise OperationError(
-                f"{self._folder} cannot be made: {os.strerror(error.errno or 0)}",
-                "make room or correct its rights: nothing is changed that is not noted first",
+                f"{self._folder} cannot be created: {os.strerror(error.errno or 0)}",
+                "make room or correct its rights: nothing is changed before it is recorded",
             ) from error
 
 
 def _interrupted(record: Mapping[str, Any]) -> tuple[str, str]:
     by = record["by"]
     return (
-        f"a deployment by {by['holder']} at {by['at']} was cut off",
+        f"a deployment by {by['holder']} at {by['at']} was interrupted",
         "run `closloop deploy --undo NAME -i INVENTORY` or `closloop restore INVENTORY` first",
     )
 

@@ -1,24 +1,24 @@
 """The dead-man's timer: a device restores itself when its controller has been silent too long.
 
-    deadman.arm       {holder, nonce, after_s, snapshot, note}   refused while a timer is armed or
-                                      an earlier run has left the device unrestored
-    deadman.feed      {nonce}         seconds left
-    deadman.fire      {why}           restore now; the record
-    deadman.disarm    {nonce}         the device is restored: end the timer, remove the record;
-                                      whether the timer was armed
-    deadman.settle    {why, nonce, snapshot}   restore what runs without a timer left, or one of
-                                      them, whose snapshot has that hash; their records
-    deadman.status                    {"boot", "armed": null or the timer, "records": the others}
+    deadman.arm       {holder, nonce, after_s, snapshot, note}   start the timer; refused while one
+                                      is armed or an earlier run has left the device unrestored
+    deadman.feed      {nonce}         restart the countdown -> seconds left
+    deadman.fire      {why}           restore now -> the record
+    deadman.disarm    {nonce}         the device is restored: end the timer, remove the record
+                                      -> whether the timer was armed
+    deadman.settle    {why, nonce, snapshot}   restore what runs without a timer have changed, or
+                                      only the run `nonce`, whose snapshot has that hash -> records
+    deadman.status    -> {"boot", "armed": null or the timer, "records": the others}
     deadman.clear     {nonce}         remove a record; refused while it is unresolved
     deadman.forget                    remove all unresolved records, unread, and restore nothing
 
-The timer is a process of its own that outlives the agent and the SSH session. It counts
+The timer is a separate process that outlives the agent and the SSH session. It counts
 CLOCK_BOOTTIME, which includes time suspended. It takes orders at an abstract Unix socket, one for
-all accounts, from the same user and from root; others may ask for its status. When it fires, it
+all accounts, from the same user and from root; others may request its status. When it fires, it
 first ends the agents that armed or fed it, so that they apply no further requests. It then restores
 the snapshot, and ends the lease only if that succeeded. Records are those of `records`.
 
-Any process can take the socket's name: which one is believed, `timer_link` says.
+Any process can bind the socket's name; `deadman_client` describes which process is trusted.
 """
 
 from __future__ import annotations
@@ -34,19 +34,31 @@ from typing import Any
 
 from ..main import Agent, Operation, OperationError
 from . import deadman_process as process
-from .deadman_client import TimerLink, is_armed, name_taken
-from .records import Kept, all_records, new_record, nonce_of, not_obeyed, refusal, store, unresolved
+from .deadman_client import TimerLink, armed_error, name_taken_error
+from .records import (
+    StoredRecord,
+    all_records,
+    new_record,
+    nonce_of,
+    not_restored_error,
+    store,
+    unresolved,
+    untrusted_error,
+)
 from .shared_folder import SHARED, locked, this_boot, time_of_day
 from .state import restore
 
 Restore = Callable[[dict[str, Any]], dict[str, Any]]
 
-# A timer that ends frees its name at once.
-_NAME_TIMEOUT_S, _NAME_EVERY_S = 10.0, 0.05
+# How long to wait for the socket's name: a timer that ends frees it at once.
+_NAME_TIMEOUT_S, _NAME_RETRY_S = 10.0, 0.05
 
 
 class DeadMan:
-    """The agent's side of the timer. The timer calls `restore` with the snapshot when it fires."""
+    """The agent's side of the timer, which calls `restore` with the snapshot when it fires.
+
+    Methods take a request, and raise OperationError if it is refused.
+    """
 
     def __init__(self, shared: Path, restore: Restore) -> None:
         self._shared = shared
@@ -68,33 +80,39 @@ class DeadMan:
             time_of_day(),
             request["snapshot"],
         )
-        with self._listener() as listener:
+        with self._bind_listener() as listener:
             with locked(self._shared):
-                for kept in unresolved(self._shared, this_boot()):
-                    raise refusal(kept)
+                for stored in unresolved(self._shared, this_boot()):
+                    raise not_restored_error(stored)
                 store(self._shared, record)
             process.start(record, after_s, listener, self._shared, self._restore)
         self._timer.forget()
-        self._ask("status")
+        self._order_or_explain("status")
 
     def feed(self, request: dict[str, Any]) -> float:
         """Restart the countdown; return the seconds left."""
-        return float(self._ask("feed", nonce=nonce_of(request))["left_s"])
+        return float(self._order_or_explain("feed", nonce=nonce_of(request))["left_s"])
 
     def fire(self, request: dict[str, Any]) -> dict[str, Any]:
         """Restore the device now; return the record."""
-        # it may have fired by itself just now
-        record = self._timer.order("fire", why=str(request.get("why", "told to"))) or self._fired()
+        # without a timer: it may just have fired by itself
+        record = (
+            self._timer.order("fire", why=str(request.get("why", "requested")))
+            or self._latest_restored()
+        )
         self._timer.forget()
         if record is None:
-            raise _not_there()
+            raise _no_timer_error()
         return record
 
     def disarm(self, request: dict[str, Any]) -> bool:
-        """End the timer, if it is still there, and remove the record: the device is restored."""
+        """End the timer, if it still runs, and remove the record, since the device is restored.
+
+        Returns whether the timer was armed.
+        """
         nonce = nonce_of(request)
         armed = self._timer.armed()
-        # another account's is not this run's
+        # a timer of another account is not that of this run
         ours = armed is not None and armed["trusted"]
         answer = self._timer.order("disarm", nonce=nonce) if ours else None
         self._timer.forget()
@@ -102,49 +120,53 @@ class DeadMan:
         return answer is not None
 
     def settle(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Restore what runs without a living timer left here; return their records.
+        """Restore the device after runs whose timers no longer run; return their records.
 
-        The latest run comes first, since the state that the earliest one found is the wanted one.
-        With `nonce`, only that run's is restored, and also if it is another account's, if its
-        snapshot is that of the hash `snapshot`. Raises OperationError, once all others are
-        restored, for a record that is not obeyed.
+        The latest run is restored first, so that the device ends in the state that the earliest run
+        found. With `nonce`, only that run is restored; its record may then belong to another
+        account, if its snapshot has the hash `snapshot`. Raises OperationError, after all others
+        are restored, for a record that cannot be trusted.
         """
-        wanted = nonce_of(request) if request.get("nonce") else ""
-        proof = str(request.get("snapshot", ""))
-        left = [kept for kept in self._unguarded() if wanted in ("", kept.record["nonce"])]
-        mine = [kept for kept in left if _is_obeyed(kept, proof)]
-        for kept in sorted(mine, key=lambda item: str(item.record["armed_at"]), reverse=True):
-            process.attempt_restore(kept.record, str(request.get("why", "")), self._restore)
+        nonce = nonce_of(request) if request.get("nonce") else ""
+        snapshot_hash = str(request.get("snapshot", ""))
+        unguarded = [
+            stored for stored in self._unguarded_records() if nonce in ("", stored.record["nonce"])
+        ]
+        own = [stored for stored in unguarded if _may_restore(stored, snapshot_hash)]
+        for stored in sorted(own, key=lambda item: str(item.record["armed_at"]), reverse=True):
+            process.attempt_restore(stored.record, str(request.get("why", "")), self._restore)
             with locked(self._shared):
-                kept.store()
-        for kept in left:
-            # with a nonce, another account's record may only copy it
-            if kept not in mine and not (wanted and mine):
-                raise not_obeyed(kept)
-        return [kept.public() for kept in mine]
+                stored.store()
+        for stored in unguarded:
+            # with a nonce, a record of another account may be a mere copy of it
+            if stored not in own and not (nonce and own):
+                raise untrusted_error(stored)
+        return [stored.public() for stored in own]
 
-    def _unguarded(self) -> list[Kept]:
-        """Return the unresolved records of runs that no living timer guards."""
+    def _unguarded_records(self) -> list[StoredRecord]:
+        """Return the unresolved records of runs that no running timer guards."""
         armed = self._timer.armed()
-        return [kept for kept in unresolved(self._shared, this_boot()) if not _guards(armed, kept)]
+        return [
+            stored for stored in unresolved(self._shared, this_boot()) if not _guards(armed, stored)
+        ]
 
     def status(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return the armed timer and all accounts' records of runs that it does not guard."""
+        """Return the armed timer, and all accounts' records of runs that it does not guard."""
         armed = self._timer.armed()
-        left = {kept.path for kept in unresolved(self._shared, this_boot())}
+        unresolved_paths = {stored.path for stored in unresolved(self._shared, this_boot())}
         records = [
-            {**kept.public(), "unresolved": kept.path in left}
-            for kept in all_records(self._shared)
-            if not _guards(armed, kept)
+            {**stored.public(), "unresolved": stored.path in unresolved_paths}
+            for stored in all_records(self._shared)
+            if not _guards(armed, stored)
         ]
         return {"boot": this_boot(), "armed": armed, "records": records}
 
     def clear(self, request: dict[str, Any]) -> None:
-        """Remove a record, whose device was restored."""
+        """Remove a record whose device was restored."""
         nonce = nonce_of(request)
-        for kept in unresolved(self._shared, this_boot()):
-            if kept.record["nonce"] == nonce and kept.trusted:
-                raise refusal(kept)
+        for stored in unresolved(self._shared, this_boot()):
+            if stored.record["nonce"] == nonce and stored.trusted:
+                raise not_restored_error(stored)
         self._remove(nonce)
 
     def forget(self, _: dict[str, Any]) -> list[dict[str, Any]]:
@@ -152,33 +174,33 @@ class DeadMan:
 
         Raises OperationError for one of another account, unless this is root.
         """
-        left = self._unguarded()
-        mine = [kept for kept in left if os.geteuid() in (0, kept.uid)]
+        unguarded = self._unguarded_records()
+        own = [stored for stored in unguarded if os.geteuid() in (0, stored.uid)]
         with locked(self._shared):
-            for kept in mine:
-                kept.remove()
-        for kept in left:
-            if kept not in mine:
-                raise not_obeyed(kept)
-        return [kept.public() for kept in mine]
+            for stored in own:
+                stored.remove()
+        for stored in unguarded:
+            if stored not in own:
+                raise untrusted_error(stored)
+        return [stored.public() for stored in own]
 
     def _remove(self, nonce: str) -> None:
         with locked(self._shared):
-            for kept in all_records(self._shared):
-                # root removes another account's record of its own run, but none that is unresolved
-                if kept.record["nonce"] == nonce and (
-                    kept.uid == os.geteuid() or (os.geteuid() == 0 and kept.record["resolved"])
+            for stored in all_records(self._shared):
+                # root also removes another account's record of this run, if it is resolved
+                if stored.record["nonce"] == nonce and (
+                    stored.uid == os.geteuid() or (os.geteuid() == 0 and stored.record["resolved"])
                 ):
-                    kept.remove()
+                    stored.remove()
 
-    def _fired(self, nonce: str = "") -> dict[str, Any] | None:
-        """Return the latest record of a restore, or that of one taking."""
-        records = [kept.public() for kept in all_records(self._shared) if kept.trusted]
+    def _latest_restored(self, nonce: str = "") -> dict[str, Any] | None:
+        """Return the record of the latest restore, or of the run with this nonce, else None."""
+        records = [stored.public() for stored in all_records(self._shared) if stored.trusted]
         fired = [r for r in records if r["fired_at"] and nonce in ("", r["nonce"])]
         return max(fired, key=lambda record: str(record["fired_at"]), default=None)
 
-    def _listener(self) -> socket.socket:
-        until = time.monotonic() + _NAME_TIMEOUT_S
+    def _bind_listener(self) -> socket.socket:
+        deadline = time.monotonic() + _NAME_TIMEOUT_S
         while True:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -191,18 +213,18 @@ class DeadMan:
                     raise
             armed = self._timer.armed()
             if armed is not None:
-                raise is_armed(armed)
-            if time.monotonic() > until:
-                raise name_taken("does not answer")
-            time.sleep(_NAME_EVERY_S)
+                raise armed_error(armed)
+            if time.monotonic() > deadline:
+                raise name_taken_error("does not answer")
+            time.sleep(_NAME_RETRY_S)
 
-    def _ask(self, order: str, **arguments: Any) -> dict[str, Any]:
+    def _order_or_explain(self, order: str, **arguments: Any) -> dict[str, Any]:
         answer = self._timer.order(order, **arguments)
         if answer is not None:
             return answer
-        record = self._fired(str(arguments.get("nonce", "")))
+        record = self._latest_restored(str(arguments.get("nonce", "")))
         if record is None:
-            raise _not_there()
+            raise _no_timer_error()
         raise OperationError(
             f"has restored itself at {record['fired_at']}: {record['why']}", "run the trial again"
         )
@@ -210,26 +232,29 @@ class DeadMan:
 
 def address(shared: Path) -> str:
     """Return the abstract name of the timer's socket: one per folder, for all accounts."""
-    # hashed, because a path may be longer than a socket's name
+    # hashed, because a path may be longer than a socket's name may be
     return f"\0closloop-deadman:{hashlib.sha256(str(shared).encode()).hexdigest()[:16]}"
 
 
-def _is_obeyed(kept: Kept, proof: str) -> bool:
-    return os.geteuid() in (0, kept.uid) and (kept.trusted or kept.proved_by(proof))
+def _may_restore(stored: StoredRecord, snapshot_hash: str) -> bool:
+    return os.geteuid() in (0, stored.uid) and (stored.trusted or stored.proved_by(snapshot_hash))
 
 
-def _guards(armed: dict[str, Any] | None, kept: Kept) -> bool:
-    """Return whether this timer is of this record's run; another account's guards only its own."""
+def _guards(armed: dict[str, Any] | None, stored: StoredRecord) -> bool:
+    """Return whether an armed timer guards this record's run.
+
+    A timer of another account guards only runs of that account.
+    """
     return (
         armed is not None
-        and armed["nonce"] == kept.record["nonce"]
-        and (armed["trusted"] or armed["uid"] == kept.uid)
+        and armed["nonce"] == stored.record["nonce"]
+        and (armed["trusted"] or armed["uid"] == stored.uid)
     )
 
 
-def _not_there() -> OperationError:
+def _no_timer_error() -> OperationError:
     return OperationError(
-        "its dead-man's timer is not there: it was not armed, or its process was killed",
+        "its dead-man's timer does not run: it was not armed, or its process was killed",
         "run `closloop restore`, then the trial again",
     )
 

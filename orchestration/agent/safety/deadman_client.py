@@ -1,9 +1,10 @@
-"""The agent's link to the dead-man's timer: an abstract Unix socket, one name for all accounts.
+"""The agent's connection to the dead-man's timer: an abstract Unix socket, one for all accounts.
 
-Any process of the device can take that name, so the client looks who is there (SO_PEERCRED,
-unix(7): the process that called listen). Only root and this account are believed and given orders.
-A timer of another account is a device in use, said with account and process, since it may guard
-that account's run; but it is not believed to have restored anything.
+Any process of the device can bind the socket's name. So the client checks which process it is
+(SO_PEERCRED, unix(7): the one that called listen). Only a timer of root or of this account is
+trusted and given orders. If the timer belongs to another account, the device is reported as in use,
+with the account and the process, because the timer may guard that account's run; but nothing that
+it says is relied on.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from .deadman_process import Peer, peer
 from .records import foreign_remedy
 from .shared_folder import account_name
 
-# Long, because an order to fire is answered only after the device is restored.
+# Long, because the order `fire` is answered only after the device is restored.
 _ANSWER_TIMEOUT_S = 60.0
-# Another account's process may never answer, or with more than a status.
+# Another account's process may never answer, or may send more than a status.
 _FOREIGN_TIMEOUT_S, _MAX_FOREIGN_BYTES = 2.0, 64 << 10
 _MAX_SHOWN = 500
 _READ_BYTES = 1 << 16
@@ -39,9 +40,9 @@ class TimerLink:
     def armed(self) -> dict[str, Any] | None:
         """Return the timer's status; None if no timer runs.
 
-        `trusted` is false for another account's process. Then `account`, `uid` and `pid` are what
-        the kernel says, and all else is the process's own word. Raises OperationError if nothing
-        can be found out.
+        `trusted` is false for another account's process. Then only `account`, `uid` and `pid` are
+        certain, from the kernel; all else is what the process says. Raises OperationError if the
+        socket cannot be connected to.
         """
         link = self._connect()
         if link is None:
@@ -49,15 +50,15 @@ class TimerLink:
         if self._is_trusted():
             status = self.order("status")
             return None if status is None else {**status, "trusted": True}
-        there = self._peer
+        peer_process = self._peer
         answer = _foreign_answer(link)
         self.forget()
-        return _foreign(there, answer)
+        return _foreign(peer_process, answer)
 
     def order(self, order: str, **arguments: Any) -> dict[str, Any] | None:
-        """Give an order and return the answer; None if no timer runs.
+        """Send an order and return the timer's answer; None if no timer runs.
 
-        Raises OperationError, also for another account's timer.
+        Raises OperationError if the timer refuses it, or belongs to another account.
         """
         for _ in range(2):
             link = self._connect()
@@ -67,7 +68,7 @@ class TimerLink:
                 armed = self.armed()
                 if armed is None:
                     return None
-                raise is_armed(armed)
+                raise armed_error(armed)
             # a connection to an earlier timer is stale: connect once more
             with suppress(OSError, FrameError, EOFError):
                 link.sendall(encode({"order": order, **arguments}))
@@ -79,7 +80,7 @@ class TimerLink:
         return None
 
     def forget(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -96,7 +97,7 @@ class TimerLink:
             return None
         except OSError as error:
             link.close()
-            raise name_taken("takes no connection") from error
+            raise name_taken_error("takes no connection") from error
         self._socket, self._decoder, self._peer = link, Decoder(), peer(link)
         return link
 
@@ -112,8 +113,8 @@ class TimerLink:
                 return message
 
 
-def is_armed(armed: dict[str, Any]) -> OperationError:
-    """Return the error for a timer that is another's."""
+def armed_error(armed: dict[str, Any]) -> OperationError:
+    """Return the error for a device whose timer another run has armed."""
     who = f"its dead-man's timer is armed by {armed['holder']} (account {armed['account']})"
     if armed["trusted"]:
         return OperationError(
@@ -123,17 +124,17 @@ def is_armed(armed: dict[str, Any]) -> OperationError:
             "`closloop restore`",
         )
     return OperationError(
-        f"{who}, process {armed['pid']}, which is not this account's and not root's, so its word "
-        f"is not taken (it says that it restores the device in {armed['left_s']:.0f} s)",
-        "wait for that run to end, or for its timer; if it is no run, end the process as root "
+        f"{who}, process {armed['pid']}, which is not this account's and not root's, so it is not "
+        f"trusted (it says that it restores the device in {armed['left_s']:.0f} s)",
+        "wait for that run to end, or for its timer; if it is not a run, end the process as root "
         f"(kill {armed['pid']}, or what `ss -xap | grep closloop-deadman` names); if the device is "
         f"refused after that, "
         f"{foreign_remedy(armed['account'])}",
     )
 
 
-def name_taken(why: str) -> OperationError:
-    """Return the error for a process that has the socket's name, and of which nothing is known."""
+def name_taken_error(why: str) -> OperationError:
+    """Return the error for an unknown process that has bound the socket's name."""
     return OperationError(
         f"the name of its dead-man's timer's socket is taken by a process that {why}",
         "`ss -xap | grep closloop-deadman` as root names the process; end it",
@@ -141,12 +142,12 @@ def name_taken(why: str) -> OperationError:
 
 
 def _foreign_answer(link: socket.socket) -> dict[str, Any]:
-    """Ask another account's process for its status, for a moment; {} if it gives none."""
-    decoder, until = Decoder(_MAX_FOREIGN_BYTES), time.monotonic() + _FOREIGN_TIMEOUT_S
+    """Return the status that another account's process gives within a short time, else {}."""
+    decoder, deadline = Decoder(_MAX_FOREIGN_BYTES), time.monotonic() + _FOREIGN_TIMEOUT_S
     with suppress(OSError, FrameError, RecursionError):
         link.settimeout(_FOREIGN_TIMEOUT_S)
         link.sendall(encode({"order": "status"}))
-        while (left_s := until - time.monotonic()) > 0:
+        while (left_s := deadline - time.monotonic()) > 0:
             link.settimeout(left_s)
             piece = link.recv(_READ_BYTES)
             if not piece:
@@ -156,18 +157,18 @@ def _foreign_answer(link: socket.socket) -> dict[str, Any]:
     return {}
 
 
-def _foreign(there: Peer, answer: dict[str, Any]) -> dict[str, Any]:
+def _foreign(peer_process: Peer, answer: dict[str, Any]) -> dict[str, Any]:
     def text(name: str) -> str:
         value = answer.get(name)
         return value[:_MAX_SHOWN] if isinstance(value, str) else ""
 
     left_s: Any = answer.get("left_s")
     return {
-        "holder": text("holder") or "a process that says nothing of itself",
+        "holder": text("holder") or "a process that does not say what it is",
         **{name: text(name) for name in ("nonce", "note", "armed_at")},
-        "account": account_name(there.uid),
-        "uid": there.uid,
-        "pid": there.pid,
+        "account": account_name(peer_process.uid),
+        "uid": peer_process.uid,
+        "pid": peer_process.pid,
         "left_s": float(left_s) if type(left_s) in (int, float) and 0 <= left_s < 1e9 else 0.0,
         "trusted": False,
     }

@@ -1,4 +1,7 @@
-"""The process of the dead-man's timer: it restores the device if its controller falls silent."""
+"""The process of the dead-man's timer: it restores the device if its controller is silent.
+
+It is forked twice, so that it outlives the agent, and takes orders at a Unix socket (`deadman`).
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ from .state import RESTORABLE
 
 _NAME = b"clos-deadman"
 _PR_SET_NAME = 15
-_MIN_WANTED = b"-1000"  # to the kernel's out-of-memory killer
+_MIN_OOM_SCORE = b"-1000"  # the kernel's out-of-memory killer spares this process
 
 # The longest sleep: select uses CLOCK_MONOTONIC, which stops while the device is suspended.
-_NAP_S = 1.0
+_MAX_SLEEP_S = 1.0
 # Restoring is retried: a link may flap, or Redis may be restarting.
-_TRIES, _TRY_EVERY_S = 15, 1.0
+_TRIES, _RETRY_S = 15, 1.0
 _AGENT_END_S = 2.0
 _READ_BYTES = 1 << 16
 BACKLOG = 16
-# Other accounts may ask for the status, but not use up what the timer needs to be fed.
+# Other accounts may request the status, but must not use up the connections for feeding the timer.
 _MAX_FOREIGN_LINKS, _MAX_FOREIGN_BYTES = 32, 1000
 
 
@@ -44,7 +47,7 @@ class Peer(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process. Its start time tells it from a later process with the same id."""
+    """A process, identified by its id and start time, since a later process may get the same id."""
 
     pid: int
     started: str
@@ -53,7 +56,8 @@ class Process(NamedTuple):
     def of(cls, pid: int) -> Process:
         """Return the process with this id; `started` is empty if there is none."""
         try:
-            # the name may contain anything, so fields are counted after it; field 22 is the start
+            # the program's name may contain anything, so fields are counted after it; field 22 is
+            # the start time
             fields = (
                 Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
             )
@@ -68,7 +72,7 @@ class Process(NamedTuple):
 
 
 def peer(link: socket.socket) -> Peer:
-    """Return the process at the other end."""
+    """Return the process at the other end of a Unix socket."""
     pid, uid, _ = struct.unpack("=iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Peer(pid, uid)
 
@@ -90,20 +94,20 @@ def start(
         os.setsid()
         if os.fork() == 0:
             _detach(listener)
-            _Watch(record, after_s, listener, shared, restore, agent).run()
+            _Timer(record, after_s, listener, shared, restore, agent).run()
     finally:
         os._exit(0)
 
 
 def _detach(listener: socket.socket) -> None:
-    """Give up the agent's working folder, open files and signal handlers."""
+    """Leave the agent's working folder, and close its files; ignore signals of its terminal."""
     # collecting the agent's file objects would close descriptors that are in use again by then
     gc.disable()
     os.chdir("/")
     os.umask(0o022)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
-        os.dup2(nothing, number)
+        os.dup2(null, number)
     keep = listener.fileno()
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != keep:
@@ -113,7 +117,7 @@ def _detach(listener: socket.socket) -> None:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_bytes(_MIN_WANTED)
+        Path("/proc/self/oom_score_adj").write_bytes(_MIN_OOM_SCORE)
 
 
 class _Link(NamedTuple):
@@ -123,7 +127,7 @@ class _Link(NamedTuple):
     trusted: bool
 
 
-class _Watch:
+class _Timer:
     def __init__(
         self,
         record: dict[str, Any],
@@ -140,14 +144,14 @@ class _Watch:
         self._restore = restore
         self._agents = {agent}
         self._links: dict[int, _Link] = {}
-        self._told_to_end = False
+        self._end_requested = False
         self._running = True
-        self._fed()
+        self._restart_countdown()
 
     def run(self) -> None:
-        signal.signal(signal.SIGTERM, self._end)
-        # once more: clients are told the process that has called it last (net/unix/af_unix.c,
-        # unix_listen), and that was the agent
+        signal.signal(signal.SIGTERM, self._request_end)
+        # once more: clients see the process that called it last (net/unix/af_unix.c, unix_listen),
+        # which was the agent
         self._listener.listen(BACKLOG)
         try:
             self._wait()
@@ -157,52 +161,52 @@ class _Watch:
     def _wait(self) -> None:
         while self._running:
             left_s = self._left_s()
-            if self._told_to_end:
-                self._fire("its process was told to end")
+            if self._end_requested:
+                self._fire("its process received SIGTERM")
             elif left_s <= 0:
-                silent = f"its controller was silent for {self._after_s:g} s"
-                self._fire(silent)
+                reason = f"its controller was silent for {self._after_s:g} s"
+                self._fire(reason)
             else:
                 waiting = [self._listener, *(link.socket for link in self._links.values())]
-                ready, _, _ = select.select(waiting, [], [], min(left_s, _NAP_S))
+                ready, _, _ = select.select(waiting, [], [], min(left_s, _MAX_SLEEP_S))
                 for item in ready:
                     if item is self._listener:
                         self._accept()
                     else:
-                        self._hear(self._links[item.fileno()])
+                        self._read_orders(self._links[item.fileno()])
 
-    def _end(self, *_: object) -> None:
-        self._told_to_end = True
+    def _request_end(self, *_: object) -> None:
+        self._end_requested = True
 
-    def _fed(self) -> None:
-        self._due_ns = boottime_ns() + int(self._after_s * 1e9)
+    def _restart_countdown(self) -> None:
+        self._deadline_ns = boottime_ns() + int(self._after_s * 1e9)
 
     def _left_s(self) -> float:
-        return (self._due_ns - boottime_ns()) / 1e9
+        return (self._deadline_ns - boottime_ns()) / 1e9
 
     def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()
         except OSError:  # the client has closed already
             return
-        who = peer(link)
+        sender = peer(link)
         link.settimeout(1.0)
-        trusted = who.uid in (0, os.geteuid())
+        trusted = sender.uid in (0, os.geteuid())
         if not trusted:
-            if sum(not kept.trusted for kept in self._links.values()) >= _MAX_FOREIGN_LINKS:
+            if sum(not other.trusted for other in self._links.values()) >= _MAX_FOREIGN_LINKS:
                 link.close()
                 return
-            # one that does not read its answers is not waited for
+            # the timer does not wait for a client that does not read its answers
             link.setblocking(False)
         decoder = Decoder() if trusted else Decoder(_MAX_FOREIGN_BYTES)
-        self._links[link.fileno()] = _Link(link, decoder, Process.of(who.pid), trusted)
+        self._links[link.fileno()] = _Link(link, decoder, Process.of(sender.pid), trusted)
 
-    def _hear(self, link: _Link) -> None:
+    def _read_orders(self, link: _Link) -> None:
         try:
             piece = link.socket.recv(_READ_BYTES)
             if piece:
                 for order in link.decoder.feed(piece):
-                    link.socket.sendall(encode(self._obey(order, link)))
+                    link.socket.sendall(encode(self._execute(order, link)))
                 return
         except (OSError, FrameError, KeyError, TypeError, ValueError):
             pass
@@ -212,12 +216,12 @@ class _Watch:
         self._links.pop(link.socket.fileno(), None)
         link.socket.close()
 
-    def _obey(self, order: dict[str, Any], link: _Link) -> dict[str, Any]:
+    def _execute(self, order: dict[str, Any], link: _Link) -> dict[str, Any]:
         what = order.get("order")
         if what == "status":
             return self._status()
-        mine = what == "fire" or order.get("nonce") == self._record["nonce"]
-        if not (link.trusted and mine):
+        is_permitted = what == "fire" or order.get("nonce") == self._record["nonce"]
+        if not (link.trusted and is_permitted):
             account = account_name(os.geteuid())
             return {
                 "error": f"its dead-man's timer is armed by {self._record['holder']} "
@@ -229,16 +233,15 @@ class _Watch:
             return self._fire(str(order.get("why")))
         if what == "feed":
             self._agents.add(link.process)
-            self._fed()
+            self._restart_countdown()
         elif what == "disarm":
-            # the address is freed before the answer, so that a timer can be armed again at once
+            # the socket's name is freed before the answer, so that a timer can be armed at once
             self._stop()
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        said = {name: self._record[name] for name in ("holder", "nonce", "note", "armed_at")}
         return {
-            **said,
+            **{name: self._record[name] for name in ("holder", "nonce", "note", "armed_at")},
             "account": account_name(os.geteuid()),
             "after_s": self._after_s,
             "left_s": max(0.0, self._left_s()),
@@ -250,16 +253,16 @@ class _Watch:
         self._listener.close()
 
     def _fire(self, why: str) -> dict[str, Any]:
-        """Restore the device and end.
+        """Restore the device, and end the timer; return the record.
 
-        If that does not succeed, lease and record stay: nobody is to take the device for clean.
+        If restoring fails, lease and record stay, so that nobody takes the device for restored.
         """
         with suppress(OSError):
             end_processes(self._agents)
         record = self._record
         for attempt in range(_TRIES):
             if attempt:
-                time.sleep(_TRY_EVERY_S)
+                time.sleep(_RETRY_S)
             attempt_restore(record, why, self._restore)
             with suppress(Exception), locked(self._shared):
                 store(self._shared, record)
@@ -274,7 +277,7 @@ class _Watch:
 def attempt_restore(
     record: dict[str, Any], why: str, restore: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Restore a record's snapshot once, and note in the record how it went."""
+    """Restore a record's snapshot once, and write the outcome into the record."""
     if not record["fired_at"]:
         record.update(why=why, fired_at=time_of_day())
     try:
@@ -284,17 +287,17 @@ def attempt_restore(
         record["restarted"] = bool(outcome.get("restarted"))
     except Exception as error:
         record["error"] = f"{type(error).__name__}: {error}"
-    left = [item for item in record["differences"] if item["part"] in RESTORABLE]
-    record["resolved"] = not left and not record["error"]
+    unrestored = [item for item in record["differences"] if item["part"] in RESTORABLE]
+    record["resolved"] = not unrestored and not record["error"]
 
 
 def end_processes(agents: set[Process]) -> None:
-    """End agents, with a moment to clean up."""
+    """End agents by SIGTERM, and by SIGKILL those that still run after 2 s."""
     for agent in agents:
         if agent.lives:
             _signal(agent.pid, signal.SIGTERM)
-    until = time.monotonic() + _AGENT_END_S
-    while any(agent.lives for agent in agents) and time.monotonic() < until:
+    deadline = time.monotonic() + _AGENT_END_S
+    while any(agent.lives for agent in agents) and time.monotonic() < deadline:
         time.sleep(0.02)
     for agent in agents:
         if agent.lives:

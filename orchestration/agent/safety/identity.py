@@ -1,14 +1,15 @@
-"""Which device this is: so that a device refuses a snapshot that was made of another one.
+"""Identifies this device, so that it refuses a snapshot that was made of another device.
 
-    state.identity  -> {"machine_id", "chassis", "macs"}, each empty where it is not known
+    state.identity  -> {"machine_id", "chassis", "macs"}, each empty if it is not known
 
-`machine_id` is /etc/machine-id (machine-id(5): one of each installation, the same after a reboot).
-SONiC images carry one that was made when the image was built, which all switches with that image
-share (sonic-buildimage PR 13061, open); so it counts for nothing where there is a `chassis`, the
-MAC address of a SONiC switch (CONFIG_DB, DEVICE_METADATA|localhost, which sonic-cfggen takes from
-the EEPROM). `macs` are the permanent addresses of the interfaces that are hardware, or of all
-where none is, as in containers, which may share an image's machine id too. DMI's serial numbers
-(/sys/class/dmi/id/product_uuid) are for root alone, and other accounts restore too.
+`machine_id` is /etc/machine-id (machine-id(5): one for each installation, the same after a reboot).
+SONiC images contain one that was made when the image was built, so all switches with an image share
+it (sonic-buildimage PR 13061, open). Therefore it is not used if there is a `chassis`, the MAC
+address of a SONiC switch (CONFIG_DB, DEVICE_METADATA|localhost, which sonic-cfggen takes from the
+EEPROM). `macs` are the permanent addresses of hardware interfaces, or of all interfaces if none is
+hardware, as in containers, which may also share an image's machine id. DMI's serial numbers
+(/sys/class/dmi/id/product_uuid) are readable only for root, but other accounts also restore
+devices.
 """
 
 from __future__ import annotations
@@ -23,49 +24,53 @@ from ..sonic.resp import CONFIG_DB, SOCKET, Redis, RedisError
 
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-_NONE = ("00:00:00:00:00:00", "0" * 32)
+_MEANINGLESS = ("00:00:00:00:00:00", "0" * 32)
 # include/uapi/linux/netdevice.h: the address is the hardware's own
 _NET_ADDR_PERM = "0"
 
 
 def identity(root: str = "/", redis_socket: str = SOCKET) -> dict[str, Any]:
-    """Return this device's identity."""
+    """Return this device's identity: the fields of `state.identity`."""
     return {
-        "machine_id": _known(_MACHINE_ID, text(os.path.join(root, "etc/machine-id"))),
+        "machine_id": _valid_or_empty(_MACHINE_ID, text(os.path.join(root, "etc/machine-id"))),
         "chassis": _chassis(redis_socket),
         "macs": _macs(os.path.join(root, "sys/class/net")),
     }
 
 
-def contradiction(noted: Any, here: Mapping[str, Any]) -> str:
-    """Return what shows that two identities are of two devices, in words; "" if nothing does.
+def identity_mismatch(recorded: Any, here: Mapping[str, Any]) -> str:
+    """Return why two identities belong to different devices, in words; "" if they may be one.
 
-    Every part that both know must agree; of several MAC addresses one, since cards are swapped.
-    `noted` may be anything: it is read from a snapshot, and older ones have none.
+    Every part that both have must agree; of several MAC addresses one must be in both, since cards
+    are swapped. `recorded` may be anything: it is read from a snapshot, and older snapshots have no
+    identity.
     """
-    if not isinstance(noted, Mapping):
+    if not isinstance(recorded, Mapping):
         return ""
-    by_chassis = noted.get("chassis") or here["chassis"]
+    by_chassis = recorded.get("chassis") or here["chassis"]
     part, words = ("chassis", "MAC address") if by_chassis else ("machine_id", "machine id")
-    if noted.get(part) and here[part] and noted[part] != here[part]:
-        return f"its {words} is {here[part]}, not {noted[part]}"
-    macs = noted.get("macs")
+    if recorded.get(part) and here[part] and recorded[part] != here[part]:
+        return f"its {words} is {here[part]}, not {recorded[part]}"
+    macs = recorded.get("macs")
     if isinstance(macs, list) and macs and here["macs"] and not {*map(str, macs)} & {*here["macs"]}:
-        return f"it has the MAC addresses {_listed(here['macs'])}, and none of {_listed(macs)}"
+        return f"it has the MAC addresses {_shown(here['macs'])}, and none of {_shown(macs)}"
     return ""
 
 
-def same_device(noted: Any, here: Any) -> bool:
-    """Return whether two identities are certainly of one device: they share a part, and agree."""
+def same_device(recorded: Any, here: Any) -> bool:
+    """Return whether two identities certainly belong to one device.
+
+    They must agree, and have a part in common.
+    """
     parts = {"machine_id", "chassis", "macs"}
-    if not all(isinstance(side, Mapping) and parts <= side.keys() for side in (noted, here)):
+    if not all(isinstance(side, Mapping) and parts <= side.keys() for side in (recorded, here)):
         return False
-    if contradiction(noted, here):
+    if identity_mismatch(recorded, here):
         return False
-    by_chassis = noted["chassis"] or here["chassis"]
+    by_chassis = recorded["chassis"] or here["chassis"]
     part = "chassis" if by_chassis else "machine_id"
-    shared = {*map(str, noted["macs"])} & {*map(str, here["macs"])}
-    return bool(shared or (noted[part] and here[part]))
+    shared = {*map(str, recorded["macs"])} & {*map(str, here["macs"])}
+    return bool(shared or (recorded[part] and here[part]))
 
 
 def _chassis(redis_socket: str) -> str:
@@ -79,7 +84,7 @@ def _chassis(redis_socket: str) -> str:
             redis.close()
     except RedisError:
         return ""
-    return _known(_MAC, row.get("mac", "").lower())
+    return _valid_or_empty(_MAC, row.get("mac", "").lower())
 
 
 def _macs(net: str) -> list[str]:
@@ -89,19 +94,19 @@ def _macs(net: str) -> list[str]:
         folder = os.path.join(net, name)
         mac = text(os.path.join(folder, "address"))
         if not os.path.exists(os.path.join(folder, "device")):
-            others.add(_known(_MAC, mac.lower()))
+            others.add(_valid_or_empty(_MAC, mac.lower()))
             continue
-        # a bond gives its address to its members, and keeps their own here
+        # a bond gives its address to its members; their own addresses are in this file
         own = text(os.path.join(folder, "bonding_slave/perm_hwaddr"))
         if own or text(os.path.join(folder, "addr_assign_type")) == _NET_ADDR_PERM:
-            hardware.add(_known(_MAC, (own or mac).lower()))
+            hardware.add(_valid_or_empty(_MAC, (own or mac).lower()))
     return sorted((hardware - {""}) or (others - {""}))
 
 
-def _known(pattern: re.Pattern[str], text: str) -> str:
-    return text if pattern.fullmatch(text) and text not in _NONE else ""
+def _valid_or_empty(pattern: re.Pattern[str], text: str) -> str:
+    return text if pattern.fullmatch(text) and text not in _MEANINGLESS else ""
 
 
-def _listed(macs: list[str]) -> str:
+def _shown(macs: list[str]) -> str:
     shown = ", ".join(map(str, macs[:4]))
     return shown + (f" and {len(macs) - 4} more" if len(macs) > 4 else "")

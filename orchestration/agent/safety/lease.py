@@ -1,17 +1,18 @@
-"""The lease on a device: one user at a time may change it, whatever the account and the machine.
+"""The lease on a device: only its holder may change the device, whatever the account and machine.
 
-    lease.take   {holder, nonce, ttl_s, heir_of, restoring}
-                                   refused while another taking's lease is valid, and while a run
-                                   has left the device unrestored, unless `restoring`
-    lease.renew  {nonce, ttl_s}    refused if another taking has replaced it meanwhile
-    lease.drop   {nonce}           whether it was held; refused if another taking holds it
-    lease.show                     {"lease": the valid lease or null, "unresolved": records}
+    lease.take   {holder, nonce, ttl_s, heir_of, restoring}   take or extend it -> the lease;
+                                   refused while the lease of another run is valid, and, unless
+                                   `restoring`, while a run has left the device unrestored
+    lease.renew  {nonce, ttl_s}    extend it -> the lease; refused if another run has taken it
+    lease.drop   {nonce}           give it back -> whether it was held; refused if another run
+                                   holds it
+    lease.show   -> {"lease": the valid lease or null, "unresolved": records}
 
-Every taking has a nonce of its own, so that holders of equal name do not share a lease. Leases and
-records of the takings `heir_of`, which have ended, do not stand in the way. A lease is
+Every run has its own nonce, so that holders of equal name do not share a lease. `heir_of` has the
+nonces of runs that have ended: their leases and records are not a reason to refuse. A lease is
 {"holder", "account", "since" (time of day, UTC), "left_s"}. It expires when it is not renewed for
 `ttl_s` seconds of CLOCK_BOOTTIME, which includes time suspended, and at a reboot. It is stored in
-the account's folder (`place`) and removed when it is dropped.
+the account's folder (`shared_folder`) and removed when it is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..main import Agent, Operation, OperationError
-from .records import nonce_of, refusal, unresolved
+from .records import nonce_of, not_restored_error, unresolved
 from .shared_folder import (
     SHARED,
     account_name,
@@ -38,11 +39,11 @@ from .shared_folder import (
 
 _FILE = "lease.json"
 _HOLDER_CHARACTERS = 500
-# A lease is renewed while its holder lives, so one that is longer is none.
+# A lease is renewed while its holder runs, so a longer one is not valid.
 _MAX_TTL_NS = 86_400 * 10**9
 
 
-class _Held(NamedTuple):
+class _ValidLease(NamedTuple):
     uid: int
     path: Path
     record: dict[str, Any]
@@ -56,26 +57,26 @@ class _Held(NamedTuple):
             "left_s": round(left_s, 3),
         }
 
-    def refused(self) -> OperationError:
+    def refused_error(self) -> OperationError:
         lease = self.public()
         return OperationError(
             f"is held by {lease['holder']} (account {lease['account']}) since {lease['since']}; "
             f"the lease ends in {lease['left_s']:.0f} s unless it is renewed",
-            "wait until that has ended; if it is dead, wait for the lease to end, or run "
-            "`closloop restore` where it was started; if it is none of a run, root may remove "
+            "wait until that run has ended; if it is dead, wait for the lease to end, or run "
+            "`closloop restore` where it was started; if no run holds it, root may remove "
             f"{self.path}",
         )
 
-    def give_up(self) -> None:
-        """Remove the lease, though it is another account's."""
+    def remove_others(self) -> None:
+        """Remove another account's lease. Raises OperationError without the right to."""
         try:
             remove_record(self.path)
         except PermissionError:
-            raise self.refused() from None
+            raise self.refused_error() from None
 
 
 def drop_lease(shared: Path, nonce: str) -> None:
-    """Remove this account's lease if it is of this taking, expired or not."""
+    """Remove this account's lease, expired or not, if it has this nonce."""
     with locked(shared):
         path = own_folder(shared) / _FILE
         record = read_record(path)
@@ -92,26 +93,26 @@ class Leases:
         self._boot_id = boot_id
 
     def take(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take the lease. Doing so again with the same nonce extends it."""
+        """Take the lease and return it. Doing so again with the same nonce extends it."""
         holder, nonce = _holder(request), nonce_of(request)
         ended = {nonce, *map(str, request.get("heir_of", ()))}
         with locked(self._shared):
-            held = self._valid()
-            if held is not None and held.record["nonce"] not in ended:
-                raise held.refused()
+            valid = self._valid()
+            if valid is not None and valid.record["nonce"] not in ended:
+                raise valid.refused_error()
             if not request.get("restoring"):
                 self._refuse_unresolved(ended)
-            if held is not None and held.path != self._path:
-                held.give_up()
-            again = held is not None and held.record["nonce"] == nonce
-            since = held.record["since"] if held is not None and again else time_of_day()
+            if valid is not None and valid.path != self._path:
+                valid.remove_others()
+            again = valid is not None and valid.record["nonce"] == nonce
+            since = valid.record["since"] if valid is not None and again else time_of_day()
             return self._write(holder, nonce, since, request).public()
 
     def renew(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Extend the lease. An expired one is renewed if nobody has taken it."""
+        """Extend the lease and return it. An expired one is renewed if nobody has taken it."""
         nonce = nonce_of(request)
         with locked(self._shared):
-            record = self._mine(nonce)
+            record = self._own_lease(nonce)
             if record is None or record.get("boot_id") != self._boot_id:
                 raise OperationError(
                     "its lease is gone: the device was restored meanwhile, or has restarted",
@@ -120,40 +121,47 @@ class Leases:
             return self._write(record["holder"], nonce, record["since"], request).public()
 
     def drop(self, request: dict[str, Any]) -> bool:
-        """Give the lease back. Return whether it was held."""
+        """Give the lease back; return whether it was held."""
         nonce = nonce_of(request)
         with locked(self._shared):
-            mine = self._mine(nonce) is not None
-            if mine:
+            own_lease = self._own_lease(nonce) is not None
+            if own_lease:
                 remove_record(self._path)
-            return mine
+            return own_lease
 
     def show(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return the valid lease, and what runs have left unrestored."""
-        held = self._valid()
+        """Return the valid lease, and the records of runs that left the device unrestored."""
+        valid = self._valid()
         left = [
-            {**kept.public(), "text": refusal(kept).what, "remedy": refusal(kept).remedy}
-            for kept in unresolved(self._shared, self._boot_id)
-            # the record of a run that goes on is no finding
-            if held is None or held.record["nonce"] != kept.record["nonce"]
+            {
+                **stored.public(),
+                "text": not_restored_error(stored).what,
+                "remedy": not_restored_error(stored).remedy,
+            }
+            for stored in unresolved(self._shared, self._boot_id)
+            # the record of the run that holds the lease is not unresolved
+            if valid is None or valid.record["nonce"] != stored.record["nonce"]
         ]
-        return {"lease": None if held is None else held.public(), "unresolved": left}
+        return {"lease": None if valid is None else valid.public(), "unresolved": left}
 
     def _refuse_unresolved(self, ended: Collection[str]) -> None:
-        for kept in unresolved(self._shared, self._boot_id):
-            if kept.record["nonce"] not in ended:
-                raise refusal(kept)
+        for stored in unresolved(self._shared, self._boot_id):
+            if stored.record["nonce"] not in ended:
+                raise not_restored_error(stored)
 
-    def _mine(self, nonce: str) -> dict[str, Any] | None:
-        """Return this account's lease of that taking, expired or not; refuse if another's holds."""
-        held = self._valid()
-        if held is not None and held.record["nonce"] != nonce:
-            raise held.refused()
+    def _own_lease(self, nonce: str) -> dict[str, Any] | None:
+        """Return this account's lease with this nonce, expired or not, None if there is none.
+
+        Raises OperationError if another lease is valid.
+        """
+        valid = self._valid()
+        if valid is not None and valid.record["nonce"] != nonce:
+            raise valid.refused_error()
         record = read_record(self._path)
         return record if record is not None and record.get("nonce") == nonce else None
 
-    def _valid(self) -> _Held | None:
-        """Return the lease that is valid, of whatever account; there is at most one."""
+    def _valid(self) -> _ValidLease | None:
+        """Return the valid lease, of any account, None if there is none."""
         now_ns = boottime_ns()
         for uid, folder in accounts(self._shared).items():
             record = read_record(folder / _FILE)
@@ -165,10 +173,10 @@ class Leases:
                 and record.get("boot_id") == self._boot_id
                 and now_ns < record["ends_boot_ns"] < now_ns + _MAX_TTL_NS
             ):
-                return _Held(uid, folder / _FILE, record)
+                return _ValidLease(uid, folder / _FILE, record)
         return None
 
-    def _write(self, holder: str, nonce: str, since: str, request: dict[str, Any]) -> _Held:
+    def _write(self, holder: str, nonce: str, since: str, request: dict[str, Any]) -> _ValidLease:
         ttl_s = float(request["ttl_s"])
         if not 0 < ttl_s < _MAX_TTL_NS / 1e9:
             raise OperationError(
@@ -182,7 +190,7 @@ class Leases:
             "boot_id": self._boot_id,
         }
         write_record(self._path, record)
-        return _Held(int(self._path.parent.name), self._path, record)
+        return _ValidLease(int(self._path.parent.name), self._path, record)
 
 
 def _holder(request: dict[str, Any]) -> str:

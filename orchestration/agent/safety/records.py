@@ -1,7 +1,7 @@
-"""What a device remembers of a run: its snapshot, from arming the timer until it is restored.
+"""Records of runs on a device: the snapshot to restore, kept until the device is restored.
 
-A record is written to the disk before a run changes anything, and removed by the run that has
-restored the device. If the dead-man's timer restores it, the record stays for that run's
+A record is written to the disk before a run changes anything, and removed by the run after it has
+restored the device. If the dead-man's timer restores the device, the record stays for the run's
 controller, without the snapshot. It is *unresolved* while something may still have to be restored.
 
     {"holder", "nonce", "note", "armed_at", "boot", "snapshot",
@@ -9,11 +9,11 @@ controller, without the snapshot. It is *unresolved* while something may still h
 
 `why` to `error` are empty until the device is restored.
 
-Any account can leave a record, of whatever content. One that is malformed does not count. A device
-is *refused* for everybody's unresolved records, since on SONiC an account needs no root to change
-CONFIG_DB (its group `redis`, build_debian.sh), and may have done so; the refusal names the account
-and what ends it. But only a record that is `trusted`, root's or this account's own, is obeyed, or
-one whose snapshot is proved by its hash, which the run's controller has in its ledger.
+Any account can write a record with any content. A malformed one is ignored. A device is *refused*
+because of the unresolved records of any account: on SONiC, an account need not be root to change
+CONFIG_DB (its group `redis`, build_debian.sh), and may have done so. The error names the account
+and the remedy. But a snapshot is restored only from a record that is `trusted`, root's or this
+account's own, or whose hash the run's controller has in its ledger.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class Kept(NamedTuple):
-    """A record, with the user id of the account that wrote it."""
+class StoredRecord(NamedTuple):
+    """A record, its file, and the user id of the account that wrote it."""
 
     uid: int
     path: Path
@@ -70,11 +70,11 @@ class Kept(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Whether root or this account itself wrote it."""
+        """Whether root or this account wrote the record."""
         return self.uid in (0, os.geteuid())
 
     def proved_by(self, snapshot_hash: str) -> bool:
-        """Return whether this is the hash of its snapshot."""
+        """Return whether `snapshot_hash` is the hash of the record's snapshot."""
         return snapshot_hash == hash_of(self.record["snapshot"])
 
     def public(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Kept(NamedTuple):
         write_record(self.path, record, owner=self.uid)
 
     def remove(self) -> None:
-        """Remove it from the disk. Call it with the lock held."""
+        """Remove the record from the disk. Call it with the lock held."""
         remove_record(self.path)
 
 
@@ -105,7 +105,7 @@ def hash_of(snapshot: Any) -> str:
 
 
 def nonce_of(request: dict[str, Any]) -> str:
-    """Return the request's nonce, which tells one taking of a device from every other."""
+    """Return the request's nonce, which identifies a run on this device. Raises OperationError."""
     nonce = request.get("nonce")
     if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
         raise OperationError("a nonce of 8 to 64 hexadecimal digits is missing")
@@ -132,45 +132,45 @@ def new_record(
 
 def store(shared: Path, record: dict[str, Any]) -> None:
     """Write a record of this account to the disk. Call it with the lock held."""
-    Kept(os.geteuid(), own_folder(shared) / f"run-{record['nonce']}.json", record).store()
+    StoredRecord(os.geteuid(), own_folder(shared) / f"run-{record['nonce']}.json", record).store()
 
 
-def all_records(shared: Path) -> list[Kept]:
+def all_records(shared: Path) -> list[StoredRecord]:
     """Return the well-formed records of all accounts."""
-    found = []
+    records = []
     for uid, folder in accounts(shared).items():
         for path in record_paths(folder, "run-*.json"):
             record = read_record(path)
             if record is not None and _well_formed(record):
-                found.append(Kept(uid, path, record))
-    return found
+                records.append(StoredRecord(uid, path, record))
+    return records
 
 
 def _well_formed(record: dict[str, Any]) -> bool:
     return (
         record.keys() >= _FIELDS.keys()
-        and all(fits(record[name]) for name, fits in _FIELDS.items())
+        and all(is_valid(record[name]) for name, is_valid in _FIELDS.items())
         and (record["resolved"] or isinstance(record.get("snapshot"), dict))
     )
 
 
-def unresolved(shared: Path, boot: str) -> list[Kept]:
-    """Return the records whose runs may have left something on this device, `boot` being this one.
+def unresolved(shared: Path, boot: str) -> list[StoredRecord]:
+    """Return the records of runs that may have left changes on this device.
 
-    A run changes the running kernel, which a reboot resets, and a SONiC switch's CONFIG_DB, which
-    a reboot may load again.
+    `boot` is the id of the current boot: a run changes the running kernel, which a reboot resets,
+    and a SONiC switch's CONFIG_DB, which a reboot may load again.
     """
     return [
-        kept
-        for kept in all_records(shared)
-        if not kept.record["resolved"]
-        and (kept.record["boot"] == boot or kept.record["snapshot"].get("rows") is not None)
+        stored
+        for stored in all_records(shared)
+        if not stored.record["resolved"]
+        and (stored.record["boot"] == boot or stored.record["snapshot"].get("rows") is not None)
     ]
 
 
-def refusal(kept: Kept) -> OperationError:
+def not_restored_error(stored: StoredRecord) -> OperationError:
     """Return the error for a device that was not restored after an earlier run."""
-    record, account = kept.record, account_name(kept.uid)
+    record, account = stored.record, account_name(stored.uid)
     what, left = record["error"], record["differences"]
     if not what and left:
         what = f"{len(left)} settings still differ"
@@ -178,19 +178,19 @@ def refusal(kept: Kept) -> OperationError:
     return OperationError(
         f"{record['holder']} (account {account}) took it at {record['armed_at']} "
         f"and did not restore it{tried}",
-        _REMEDY if kept.trusted else foreign_remedy(account),
+        _REMEDY if stored.trusted else foreign_remedy(account),
     )
 
 
-def not_obeyed(kept: Kept) -> OperationError:
-    """Return the error for a record that this account must not, or cannot, restore by."""
-    account = account_name(kept.uid)
-    return OperationError(
-        f"{refusal(kept).what}; only {account} and root can restore it"
+def untrusted_error(stored: StoredRecord) -> OperationError:
+    """Return the error for a record from which this account must not, or cannot, restore."""
+    account = account_name(stored.uid)
+    reason = (
+        f"only {account} and root can restore it"
         if os.geteuid()
-        else f"{refusal(kept).what}; root does not restore by what another account has written",
-        foreign_remedy(account),
+        else "root does not restore from what another account wrote"
     )
+    return OperationError(f"{not_restored_error(stored).what}; {reason}", foreign_remedy(account))
 
 
 def foreign_remedy(account: str) -> str:

@@ -1,13 +1,14 @@
-"""The folder on a device that closloop's users share, whatever their accounts and machines.
+"""The folder on a device that all accounts share: leases and records are files there.
 
-`SHARED` is sticky and open to every account, and each account writes to a folder of its own in it,
+`SHARED` is sticky and open to every account, and each account writes into its own folder there,
 named by its user id. So nobody can replace what another account wrote, and everybody can read it.
-It outlives a reboot, because CONFIG_DB does too. One lock, on `SHARED`, serves all accounts.
+The folder must outlive a reboot, because CONFIG_DB does, too. One lock, on `SHARED`, is for all
+accounts.
 
-Whatever is there may be another account's doing. Folders are opened without following links and
-used through their descriptors, as their owner may swap them meanwhile; a folder that is not of the
-account that it is named after, or that others may write to, does not count, nor does a file in it
-that is a link, has a second name or is too large.
+Another account may have put anything there. So folders are opened without following links, and used
+through their descriptors, since their owner may swap them meanwhile. A folder is ignored if it does
+not belong to the account that it is named after, or if others may write to it. A file in it is
+ignored if it is a link, has a second name or is too large.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from ..main import OperationError
 SHARED = Path("/var/tmp/closloop")
 
 _OPEN_TO_ALL = 0o1777
-# The lock is held for some file operations only.
+# The lock is held only for a few file operations.
 _LOCK_TIMEOUT_S, _LOCK_EVERY_S = 10.0, 0.01
 # A switch of 512 ports with eight queues each has a snapshot of 3 MB.
 _MAX_RECORD_BYTES = 8 << 20
-# An account leaves one record a run, and its next run removes that.
+# An account leaves one record per run, and its next run removes it.
 _MAX_RECORDS = 64
 _WRITABLE_BY_OTHERS = 0o022
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,9 +72,9 @@ def own_folder(shared: Path) -> Path:
 
 @contextmanager
 def locked(shared: Path) -> Iterator[None]:
-    """Hold the device's lock. Creates both folders; removes those that are empty afterwards.
+    """Hold the device's lock. Creates both folders, and removes those that are empty afterwards.
 
-    Raises OperationError if that is impossible.
+    Raises OperationError if the lock cannot be had.
     """
     try:
         handle = _lock(shared)
@@ -99,7 +100,7 @@ def _lock(shared: Path) -> int:
             shared.mkdir(0o700)
             shared.chmod(_OPEN_TO_ALL)
         handle = -1
-        # PermissionError: another account has made the folder and not opened it yet
+        # PermissionError: another account has created the folder, and not yet opened it to all
         with suppress(FileNotFoundError, PermissionError):
             handle = os.open(shared, _FOLDER)
         if handle >= 0 and _is_locked(handle, shared):
@@ -114,50 +115,53 @@ def _lock(shared: Path) -> int:
 
 
 def _is_locked(handle: int, shared: Path) -> bool:
-    """Lock the open folder; if that fails, or it is no longer the one in place, close it."""
-    kept = False
+    """Lock the open folder, and return whether that worked; otherwise close the folder.
+
+    It also fails if the folder at this path is a new one.
+    """
+    is_held = False
     try:
         with suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.fstat(handle)
+            own_status = os.fstat(handle)
             with suppress(FileNotFoundError):
                 # the previous holder may have removed the folder
-                if os.stat(shared).st_ino == mine.st_ino:
-                    _open_to_all(handle, mine, shared)
-                    kept = True
+                if os.stat(shared).st_ino == own_status.st_ino:
+                    _open_to_all(handle, own_status, shared)
+                    is_held = True
     finally:
-        if not kept:
+        if not is_held:
             os.close(handle)
-    return kept
+    return is_held
 
 
-def _open_to_all(handle: int, about: os.stat_result, shared: Path) -> None:
-    """See to it that every account can have its folder here, and nobody can remove another's."""
-    if os.geteuid() == 0 and about.st_uid != 0:
+def _open_to_all(handle: int, status: os.stat_result, shared: Path) -> None:
+    """Make sure that every account can create a folder here, and nobody can remove another's."""
+    if os.geteuid() == 0 and status.st_uid != 0:
         # the owner of a sticky folder may rename what is in it
         os.fchown(handle, 0, 0)
-    if stat.S_IMODE(about.st_mode) == _OPEN_TO_ALL:
+    if stat.S_IMODE(status.st_mode) == _OPEN_TO_ALL:
         return
-    if os.geteuid() not in (0, about.st_uid):
+    if os.geteuid() not in (0, status.st_uid):
         raise OperationError(f"{shared} is not open to all accounts", f"chmod 1777 {shared}")
     os.fchmod(handle, _OPEN_TO_ALL)
 
 
 def _make_own(own: Path) -> None:
-    made = False
+    created = False
     with suppress(FileExistsError):
         own.mkdir(0o755)
-        made = True
-    about = own.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        created = True
+    status = own.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OperationError(
-            f"{own} belongs to {account_name(about.st_uid)}", "find out who made it; remove it"
+            f"{own} belongs to {account_name(status.st_uid)}", "find out who made it; remove it"
         )
-    if made:
+    if created:
         with _opened(os.open(own, _FOLDER)) as handle:
             os.fchmod(handle, 0o755)
-            about = os.fstat(handle)
-    if about.st_mode & _WRITABLE_BY_OTHERS:
+            status = os.fstat(handle)
+    if status.st_mode & _WRITABLE_BY_OTHERS:
         raise OperationError(
             f"{own} can be written by other accounts, so what is in it cannot be relied on",
             f"see what is in it and who made it; then chmod 755 {own}",
@@ -166,11 +170,11 @@ def _make_own(own: Path) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> OperationError:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        about = folder.lstat()
-        if not stat.S_ISDIR(about.st_mode):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode):
             return OperationError(
-                f"{folder} is no folder: account {account_name(about.st_uid)} has made something "
-                "else in its place",
+                f"{folder} is not a folder: account {account_name(status.st_uid)} has created "
+                "something else there",
                 f"remove it: rm {folder}",
             )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -179,15 +183,15 @@ def _unwritable(folder: Path, error: OSError) -> OperationError:
         )
     return OperationError(
         f"{folder} cannot be used: {error.strerror or error}",
-        "every account must be able to write there: see its rights and the disk",
+        "every account must be able to write there: check its rights and the disk",
     )
 
 
 def write_record(path: Path, record: dict[str, Any], *, owner: int | None = None) -> None:
     """Replace a JSON file in an account's folder atomically; every account can read it.
 
-    With `owner`, a user id, the file is that account's, and on the disk before this returns.
-    Raises OSError, also if the folder does not count.
+    With `owner`, a user id, the file belongs to that account, and is synced to the disk before this
+    returns. Raises OSError, also for a folder that is ignored.
     """
     data = json.dumps(record).encode()
     if len(data) > _MAX_RECORD_BYTES:
@@ -196,7 +200,7 @@ def write_record(path: Path, record: dict[str, Any], *, owner: int | None = None
             "give the inventory's device fewer interfaces",
         )
     with _open_folder(path.parent) as folder, whole_file(_within(folder, path.name)) as new:
-        # a link could lie in wait
+        # somebody may have put a link there
         with suppress(FileNotFoundError):
             new.unlink()
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -212,37 +216,39 @@ def write_record(path: Path, record: dict[str, Any], *, owner: int | None = None
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what the owner of the folder wrote with `write_record`; None if there is nothing.
+    """Return what the owner of the folder wrote with `write_record`; None if there is nothing
+    valid.
 
-    The folder may be another account's, so no link is followed and nothing but a file is read.
+    The folder may belong to another account, so no link is followed, and only regular files are
+    read.
     """
     try:
         with _open_folder(path.parent) as folder:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(path.name, flags, dir_fd=folder), "rb") as file:
-                about = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
                 if (
-                    not stat.S_ISREG(about.st_mode)
-                    or about.st_uid != os.fstat(folder).st_uid
-                    or about.st_nlink != 1
-                    or about.st_size > _MAX_RECORD_BYTES
+                    not stat.S_ISREG(status.st_mode)
+                    or status.st_uid != os.fstat(folder).st_uid
+                    or status.st_nlink != 1
+                    or status.st_size > _MAX_RECORD_BYTES
                 ):
                     return None
                 record = json.loads(file.read(_MAX_RECORD_BYTES))
-    # RecursionError: lists in lists, a hundred thousand deep
+    # RecursionError: lists within lists, a hundred thousand deep
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
 def remove_record(path: Path) -> None:
-    """Remove a file from an account's folder, if it is there. Raises OSError."""
+    """Remove a file from an account's folder, if it exists. Raises OSError."""
     with suppress(FileNotFoundError), _open_folder(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 
 def record_paths(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths of the files in an account's folder whose names match, by name."""
+    """Return the paths of the files in an account's folder whose names match, sorted by name."""
     with suppress(OSError), _open_folder(folder) as handle:
         names = sorted(name for name in os.listdir(handle) if fnmatchcase(name, pattern))
         return [folder / name for name in names[:_MAX_RECORDS]]
@@ -250,29 +256,29 @@ def record_paths(folder: Path, pattern: str) -> list[Path]:
 
 
 def accounts(shared: Path) -> dict[int, Path]:
-    """Return the folders of all accounts that count, by user id."""
-    found = {}
+    """Return the valid folders of all accounts, by user id."""
+    folders = {}
     with suppress(OSError), _opened(os.open(shared, _FOLDER)) as handle:
         for name in os.listdir(handle):
             with suppress(OSError, ValueError), _open_folder(shared / name):
-                found[int(name)] = shared / name
-    return dict(sorted(found.items()))
+                folders[int(name)] = shared / name
+    return dict(sorted(folders.items()))
 
 
 @contextmanager
 def _open_folder(path: Path) -> Iterator[int]:
-    """Open an account's folder and the one that it is in. Raises OSError if it does not count."""
+    """Open an account's folder and yield its descriptor. Raises OSError if it must be ignored."""
     with _opened(os.open(path.parent, _FOLDER)) as shared:
         handle = os.open(path.name, _FOLDER, dir_fd=shared)
     with _opened(handle) as folder:
-        about = os.fstat(folder)
-        if path.name != str(about.st_uid) or about.st_mode & _WRITABLE_BY_OTHERS:
-            raise PermissionError(errno.EACCES, "is not that account's alone", str(path))
+        status = os.fstat(folder)
+        if path.name != str(status.st_uid) or status.st_mode & _WRITABLE_BY_OTHERS:
+            raise PermissionError(errno.EACCES, "is not writable for that account only", str(path))
         yield folder
 
 
 def _within(folder: int, name: str) -> Path:
-    """Return a path of a file in an open folder, wherever that has been moved meanwhile."""
+    """Return a path of a file in an open folder that holds even if the folder is moved."""
     return Path(f"/proc/self/fd/{folder}/{name}")
 
 

@@ -1,4 +1,4 @@
-"""Checks the types of a snapshot's parts: another account may have written it."""
+"""Checks the types of a snapshot's parts, since another account may have written it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES = ("wlog", "plog", "scell_log", "flags", "known")
 def check_form(snapshot: dict[str, Any]) -> None:
     """Raise OperationError for a snapshot whose parts are not of their types."""
     interfaces, rows, saved = (snapshot.get(part) for part in ("interfaces", "rows", "saved"))
-    sound = (
+    is_valid = (
         isinstance(snapshot.get("boot"), str)
         and all(_has_texts(snapshot.get(part)) for part in ("sysctls", "fingerprints"))
         and isinstance(interfaces, dict)
@@ -26,16 +26,16 @@ def check_form(snapshot: dict[str, Any]) -> None:
         and all(row is None or _has_texts(row) for row in (rows or {}).values())
         and (saved is None or isinstance(saved, dict))
     )
-    if not sound:
+    if not is_valid:
         raise OperationError(
-            "the snapshot is damaged: it is not as this program writes it",
-            "`closloop restore INVENTORY --forget DEVICE` gives it up; then look at the device",
+            "the snapshot is damaged: it does not have the form that this program writes",
+            "`closloop restore INVENTORY --forget DEVICE` discards it; then check the device",
         )
     check_keys(list(rows or ()))
 
 
 def _has_texts(value: Any) -> bool:
-    """Return whether this is a dict of texts, or None for what is missing, by name."""
+    """Return whether this is a dict whose values are texts or None."""
     return isinstance(value, dict) and all(
         item is None or isinstance(item, str) for item in value.values()
     )

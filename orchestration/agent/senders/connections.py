@@ -1,4 +1,7 @@
-"""A schedule's flows as connections: their ends and socket settings, which hosts get as JSON."""
+"""A schedule's flows as TCP connections: their addresses, ports and socket settings.
+
+The controller sends each host its part of them as JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Service:
-    """How flows of one traffic class are sent: the class's number, type of service, TCP.
+    """The socket settings of one traffic class's flows; `number` is the class's.
 
-    `tos` is the byte of the IPv4 header; TCP controls its two ECN bits. If `congestion_control` is
-    "", the host's default is used.
+    `tos` is the type-of-service byte of the IPv4 header; TCP controls its two ECN bits. If
+    `congestion_control` is "", the host's default is used.
     """
 
     number: int = 0
@@ -31,9 +34,10 @@ class Service:
 
 @dataclass(frozen=True)
 class Flows:
-    """The flows of a schedule with the ends of their connections; each list has an entry per flow.
+    """The flows of a schedule and their connections; each list has an entry per flow.
 
-    `near` is the sender's address and port, `far` the receiver's address and listening port.
+    `src` and `dst` are numbers of hosts. `near` has the sender's address and port, `far` the
+    receiver's address and listening port.
     """
 
     start_ns: list[int]
@@ -56,7 +60,7 @@ class Flows:
     ) -> dict[str, Any]:
         """Return some of the flows, by number, as JSON-ready data.
 
-        `names` has what a host's kernel calls a congestion control, where that differs.
+        `names` has, by congestion control, the name that a host's kernel has for it, if it differs.
         """
         names = names or {}
         data: dict[str, Any] = {
@@ -71,7 +75,7 @@ class Flows:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Flows:
-        """Rebuild flows from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
+        """Rebuild flows from `to_json`'s data. Raises KeyError or TypeError for other data."""
         near, far = ([(str(ip), int(port)) for ip, port in data[name]] for name in ("near", "far"))
         service = [Service(*item) for item in data["service"]]
         start_ns, size_bytes, src, dst = (

@@ -1,16 +1,16 @@
 """Sends and receives this host's share of a schedule, with the socket driver in a child process.
 
-    flows.load     take the flows sent or received here (`Flows.to_json`), and the host's number;
-                   with `promptly` its child goes before all else on the CPU
+    flows.load     load the flows sent or received here (`Flows.to_json`), and the host's number;
+                   with `promptly`, the child gets real-time priority on the CPU
     flows.listen   open the listening sockets
     flows.connect  connect the flows sent from here, once every host listens
     flows.accept   accept the flows received here, once every host has connected
     flows.go       start at a time on CLOCK_MONOTONIC; the event `flows.ended` reports the end
-    flows.lives    return whether the child lives, or has said why it ended
+    flows.lives    return whether the child runs, or has reported why it ended
     flows.results  return the results of the flows
     flows.stop     end the child
 
-There is one child per trial. It dies with the agent.
+There is one child per trial. The kernel ends it if the agent ends.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from .socket_driver import COLUMNS, Board, SocketDriver
 _PR_SET_PDEATHSIG = 1
 _ERROR_BYTES = 2000
 # The agent does nothing else while its driver connects, so this is well below ANSWER_TIMEOUT_S.
-_PATIENCE_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 _STEPS = ("listen", "connect", "accept")
-# Asks, and leaves the child to be waited for.
-_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+# waitid: return at once, and do not reap the child.
+_WAIT_FLAGS = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
-def _go_first() -> None:
-    """Let this process run as soon as it wakes, before any that is not of real time.
+def _use_real_time_priority() -> None:
+    """Let this process run as soon as it wakes, before all processes without real-time priority.
 
-    Where that is not allowed it is as late as others, and the trial's stamp tells.
+    Where that is not allowed, it wakes as late as others, which the trial's stamp reports.
     """
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
 class Sender:
-    """The driver's process, as the agent sees it."""
+    """The agent's side of the driver's process."""
 
     def __init__(
         self, agent: Agent, host: int, flows: Flows, end_ns: int, promptly: bool = False
@@ -63,7 +63,7 @@ class Sender:
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         self._watched = False
-        self._said_why = False
+        self._has_reported_error = False
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -81,7 +81,9 @@ class Sender:
                 os._exit(1)
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            driver = SocketDriver(self._flows, lambda _: None, self.board, {host}, _PATIENCE_S)
+            driver = SocketDriver(
+                self._flows, lambda _: None, self.board, {host}, _CONNECT_TIMEOUT_S
+            )
             steps: list[Callable[[], None]] = [getattr(driver, name) for name in _STEPS]
             for step in steps:
                 if not os.read(orders, 1):
@@ -90,7 +92,7 @@ class Sender:
                 os.write(answers, b"+")
             if os.read(orders, 1):
                 if self._promptly:
-                    _go_first()
+                    _use_real_time_priority()
                 driver.run(self.board.t0_ns, end_ns)
                 os.write(answers, b".")
             code = 0
@@ -104,27 +106,27 @@ class Sender:
             os._exit(code)
 
     def step(self, name: str) -> None:
-        """Let the child do its next step. Raises OperationError with the child's error."""
-        self._order(b"s")
+        """Let the child take its next step. Raises OperationError with the child's error."""
+        self._send_order(b"s")
         answer = os.read(self._answers, _ERROR_BYTES)
         if answer != b"+":
-            self._said_why = bool(answer)
-            why = answer[1:].decode(errors="replace") or "its process died"
+            self._has_reported_error = bool(answer)
+            reason = answer[1:].decode(errors="replace") or "its process died"
             raise OperationError(
-                f"the socket driver cannot {name}: {why}",
-                "see whether an earlier run still uses the ports, and whether routes are there",
+                f"the socket driver cannot {name}: {reason}",
+                "check whether an earlier run still uses the ports, and whether the routes exist",
             )
 
     def go(self, t0_ns: int) -> None:
-        """Start at `t0_ns`. The controller is told when every flow here has ended."""
+        """Start at `t0_ns`. The controller gets an event when every flow here has ended."""
         self.board.t0_ns = t0_ns
-        self._order(b"g")
+        self._send_order(b"g")
         self._agent.watch(self._answers, self._ended)
         self._watched = True
 
-    def _order(self, what: bytes) -> None:
-        with suppress(BrokenPipeError):  # that the child died is read from its answers
-            os.write(self._orders, what)
+    def _send_order(self, order: bytes) -> None:
+        with suppress(BrokenPipeError):  # the end of its answers shows that the child died
+            os.write(self._orders, order)
 
     def _ended(self) -> None:
         answer = os.read(self._answers, _ERROR_BYTES)
@@ -135,13 +137,13 @@ class Sender:
         self._agent.send(event)
 
     def lives(self) -> bool:
-        """Return whether the child has not ended, or has said why."""
-        if self._said_why:
+        """Return whether the child still runs, or has reported why it ended."""
+        if self._has_reported_error:
             return True
-        return bool(self.pid) and os.waitid(os.P_PID, self.pid, _HAS_ENDED) is None
+        return bool(self.pid) and os.waitid(os.P_PID, self.pid, _WAIT_FLAGS) is None
 
     def results(self) -> dict[str, list[int]]:
-        """Return the board's columns."""
+        """Return the results of all flows, by column."""
         return {name: list(getattr(self.board, name)) for name in COLUMNS}
 
     def stop(self) -> None:
@@ -178,8 +180,8 @@ def operations(agent: Agent) -> dict[str, Operation]:
     def load(request: dict[str, Any]) -> int:
         stop()
         flows = Flows.from_json(request["flows"])
-        who = int(request["host"]), flows, int(request["end_ns"])
-        current.append(Sender(agent, *who, promptly=bool(request.get("promptly"))))
+        host, end_ns = int(request["host"]), int(request["end_ns"])
+        current.append(Sender(agent, host, flows, end_ns, bool(request.get("promptly"))))
         return sender().pid
 
     def step(request: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Sends prebuilt frames from this host, and counts those that arrive: Ethernet, IPv4, UDP.
+"""Sends prebuilt Ethernet frames (UDP over IPv4) from this host, and counts those that arrive.
 
     incast.send     send a flow's frames, at a rate or back to back
     incast.receive  count a flow's frames and those marked CE until its last one, or until stopped
@@ -40,10 +40,10 @@ _ADDRESS_BYTES = 12
 _IPV4_AT, _UDP_AT, _PAYLOAD_AT, _BTH_BYTES = 14, 34, 42, 12
 _CE = 3
 _SEND_BUFFER_BYTES = 1 << 22
-_FULL_S = 20e-6
+_QUEUE_FULL_WAIT_S = 20e-6
 # Paced frames that are due at the same time are sent together, at most so many at once.
 _BURST = 32
-_ARP_PATIENCE_S = 3.0
+_ARP_TIMEOUT_S = 3.0
 _NO_MAC = "00:00:00:00:00:00"
 _DISCARD_PORT = 9
 _SIOCGIFHWADDR = 0x8927
@@ -56,7 +56,7 @@ def _filter(flow: dict[str, Any], marked: bool, last: bool) -> bytes:
     """
     roce = flow["queue_pair"] is not None
     mark_at = _PAYLOAD_AT + (_BTH_BYTES if roce else 0)
-    # (size of the load: 0x28 half, 0x20 word, 0x30 byte; where; mask; value)
+    # (load instruction: 0x28 half word, 0x20 word, 0x30 byte; offset; mask; value)
     tests = [
         (0x28, 12, 0, _ETH_P_IP),
         (0x30, _IPV4_AT, 0, 0x45),
@@ -90,20 +90,22 @@ def _number(address: str) -> int:
 
 def _packet_socket(code: bytes) -> socket.socket:
     """Return a packet socket on all interfaces that receives what the filter accepts."""
-    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
+    packet_socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
     steps = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
-    made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    packet_socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
     # discard what arrived before the filter was set
     with suppress(BlockingIOError):
         while True:
-            made.recv(1, socket.MSG_DONTWAIT)
-    _counted(made)
-    return made
+            packet_socket.recv(1, socket.MSG_DONTWAIT)
+    _take_count(packet_socket)
+    return packet_socket
 
 
-def _counted(made: socket.socket) -> int:
-    return int(struct.unpack("=II", made.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))[0])
+def _take_count(packet_socket: socket.socket) -> int:
+    return int(
+        struct.unpack("=II", packet_socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))[0]
+    )
 
 
 class _StopError(Exception):
@@ -111,17 +113,18 @@ class _StopError(Exception):
 
 
 def receive(flow: dict[str, Any]) -> Work:
-    """Return the work of counting a flow's frames."""
+    """Return the work of a program that counts a flow's frames."""
 
     def work(wait: Callable[[], int]) -> None:
         def stop(*_: Any) -> None:
             raise _StopError
 
-        all_of_it = _packet_socket(_filter(flow, marked=False, last=False))
+        all_frames = _packet_socket(_filter(flow, marked=False, last=False))
         marked = _packet_socket(_filter(flow, marked=True, last=False))
         last = _packet_socket(_filter(flow, marked=False, last=True))
         last.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        # a socket must listen, so that the kernel sends no ICMP and the controller sees the port
+        # a socket must be bound to the port, so that the kernel sends no ICMP errors and the
+        # controller sees that the port is open
         sinks = _sinks(flow)
         signal.signal(signal.SIGTERM, stop)
         began_ns = wait()
@@ -130,10 +133,10 @@ def receive(flow: dict[str, Any]) -> Work:
             _, ancillary, _, _ = last.recvmsg(1, 64)
             last_ns = _arrival_ns(ancillary) - began_ns
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        came, ce = _counted(all_of_it), _counted(marked)
+        arrived, ce = _take_count(all_frames), _take_count(marked)
         for sink in sinks:
             sink.close()
-        _print({"packets": came, "ce_packets": ce, "last_after_ns": last_ns})
+        _print({"packets": arrived, "ce_packets": ce, "last_after_ns": last_ns})
 
     return work
 
@@ -155,7 +158,7 @@ def _sinks(flow: dict[str, Any]) -> list[socket.socket]:
 
 
 def _arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return when a frame arrived on CLOCK_MONOTONIC, converted from its real-time stamp."""
+    """Return the CLOCK_MONOTONIC time of a frame's arrival, converted from its wall-clock stamp."""
     now_ns, real_ns = time.monotonic_ns(), time.time_ns()
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS:
@@ -165,7 +168,7 @@ def _arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 
 def send(flow: dict[str, Any]) -> Work:
-    """Return the work of sending a flow's frames. Raises OperationError."""
+    """Return the work of a program that sends a flow's frames. Raises OperationError."""
     frames = [base64.b64decode(frame) for frame in flow["frames"]]
     last, packets, rate = base64.b64decode(flow["last"]), int(flow["packets"]), int(flow["rate"])
     if not frames or packets < 1 or min(map(len, [*frames, last])) < _PAYLOAD_AT:
@@ -175,26 +178,33 @@ def send(flow: dict[str, Any]) -> Work:
     last = addresses + last[_ADDRESS_BYTES:]
 
     def work(wait: Callable[[], int]) -> None:
-        out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        out.bind((interface, 0))
-        out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        sender.bind((interface, 0))
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         first_ns = wait()
-        sent_bytes = full = 0
+        sent_bytes = queue_full_count = 0
         for number in range(packets):
             frame = frames[number % len(frames)] if number < packets - 1 else last
             if rate and number % _BURST == 0:
                 sleep_until(first_ns + sent_bytes * 8 * 10**9 // rate)
             while True:
                 try:
-                    sent_bytes += out.send(frame)
+                    sent_bytes += sender.send(frame)
                     break
                 except OSError as error:
                     if error.errno != errno.ENOBUFS:
                         raise
-                    full += 1  # the queue below is full
-                    time.sleep(_FULL_S)
+                    queue_full_count += 1  # the queue below is full
+                    time.sleep(_QUEUE_FULL_WAIT_S)
         took_ns = time.monotonic_ns() - first_ns
-        _print({"packets": packets, "bytes": sent_bytes, "took_ns": took_ns, "queue_full": full})
+        _print(
+            {
+                "packets": packets,
+                "bytes": sent_bytes,
+                "took_ns": took_ns,
+                "queue_full": queue_full_count,
+            }
+        )
 
     return work
 
@@ -213,12 +223,12 @@ def _ethernet(src: str, dst: str) -> tuple[str, bytes]:
         route = json.loads(answer.stdout)[0]
         interface, neighbour = str(route["dev"]), str(route.get("gateway", dst))
     except (ValueError, LookupError, TypeError):
-        said = (answer.stderr or answer.stdout).strip()
-        raise OperationError(f"has no route to {dst}: {said}", "provision the host") from None
+        output = (answer.stderr or answer.stdout).strip()
+        raise OperationError(f"has no route to {dst}: {output}", "provision the host") from None
     if interface == "lo":
         return interface, bytes(_ADDRESS_BYTES)
-    there = bytes.fromhex(_neighbour(neighbour, interface, src, dst).replace(":", ""))
-    return interface, there + _own_address(interface)
+    destination = bytes.fromhex(_neighbour(neighbour, interface, src, dst).replace(":", ""))
+    return interface, destination + _own_address(interface)
 
 
 def _own_address(interface: str) -> bytes:
@@ -229,23 +239,23 @@ def _own_address(interface: str) -> bytes:
 
 
 def _neighbour(address: str, interface: str, src: str, dst: str) -> str:
-    """Return a neighbour's Ethernet address; a datagram to `dst` makes the kernel ask for it."""
-    until_s = time.monotonic() + _ARP_PATIENCE_S
-    asked = False
-    while time.monotonic() < until_s:
+    """Return a neighbour's Ethernet address; a datagram to `dst` makes the kernel resolve it."""
+    deadline_s = time.monotonic() + _ARP_TIMEOUT_S
+    is_asked = False
+    while time.monotonic() < deadline_s:
         with open("/proc/net/arp") as table:
             for line in table:
                 words = line.split()
                 if words[0] == address and words[5] == interface and words[3] != _NO_MAC:
                     return words[3]
-        if not asked:
-            asked = True
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as knock, suppress(OSError):
-                knock.bind((src, 0))
-                knock.sendto(b"", (dst, _DISCARD_PORT))
+        if not is_asked:
+            is_asked = True
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+                probe.bind((src, 0))
+                probe.sendto(b"", (dst, _DISCARD_PORT))
         time.sleep(0.01)
     raise OperationError(
-        f"{address} does not answer on {interface}", "see whether the link is up and provisioned"
+        f"{address} does not answer on {interface}", "check that the link is up and provisioned"
     )
 
 

@@ -1,16 +1,16 @@
-"""Programs on this host: starts them at given times, watches, collects and cleans up.
+"""Programs on this host: starts them at given times, watches them, and collects their output.
 
     program.start      start `argv` under the name `program`, with base64 `stdin`: at once, or
                        `after_ns` after the time given by program.go; it may run for `limit_s`
     program.go         start all waiting programs, at times counted from `t0_ns`
     program.listening  return those of `ports`, [protocol, port]s, on which this host listens
-    program.missing    return those of the programs `names` that this host does not have
+    program.missing    return those of the programs `names` that are not installed on this host
     program.stop       end `program`, or all programs if none is named
     program.collect    return the output and times of an ended `program`, then forget it
 
 The event `program.ended` names a `program` that has ended. Times are on CLOCK_MONOTONIC. A program
-has its own process group and dies with this process. What it leaves running in its group is killed
-when it ends. The first `KEPT_BYTES` of its output are kept.
+has its own process group, and is killed if this process ends. Processes of its group that still run
+when it ends are killed. The first `MAX_OUTPUT_BYTES` of each of its outputs are kept.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from typing import Any, NoReturn
 
 from ..main import Agent, Operation, OperationError
 
-KEPT_BYTES = 4 << 20
+MAX_OUTPUT_BYTES = 4 << 20
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 # A process is created this long before its start, and sleeps until then.
-_AHEAD_NS = 50_000_000
+_FORK_AHEAD_NS = 50_000_000
 # Time between SIGTERM and SIGKILL.
 _GRACE_NS = 1_000_000_000
 _READ_BYTES = 1 << 16
@@ -48,13 +48,18 @@ _REPORTED = (
     *("stopped", "timed_out", "cut_bytes"),
 )
 
-# What a child does. It is given a function that it calls once, when it is ready. That function
-# waits for the child's start time and returns it.
+# What a child does. It gets a function, which it calls once when it is ready: the function waits
+# for the child's start time and returns it.
 Work = Callable[[Callable[[], int]], None]
 
 
 class Child:
-    """One started program. Times are -1 for not yet."""
+    """One program. `started_ns` and `ended_ns` are -1 until then; `exit_code` is None until its
+    end.
+
+    `error` is why it could not be started. `buffer` has its output, of which `cut_bytes` were
+    dropped; `open` are the descriptors from which output is still read.
+    """
 
     def __init__(self, name: str, work: Work, stdin: bytes, limit_ns: int) -> None:
         self.name = name
@@ -65,26 +70,26 @@ class Child:
         self.exit_code: int | None = None
         self.error = ""
         self.started_ns = self.ended_ns = -1
-        self.stopped = self.timed_out = self.told = False
-        self.kept = {"stdout": bytearray(), "stderr": bytearray()}
+        self.stopped = self.timed_out = self.reported = False
+        self.buffer = {"stdout": bytearray(), "stderr": bytearray()}
         self.cut_bytes = 0
         self.open: set[int] = set()
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended and all its output has been read."""
+    def finished(self) -> bool:
+        """Whether the program has ended and all its output has been read."""
         return self.exit_code is not None and not self.open
 
     def signal(self, number: int) -> None:
-        """Send a signal to its process group, if it still has one."""
+        """Send a signal to the program's process group, if it still has one."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def report(self) -> dict[str, Any]:
         """Return the answer of `program.collect`."""
-        printed = {name: data.decode(errors="replace") for name, data in self.kept.items()}
-        return {**{name: getattr(self, name) for name in _REPORTED}, **printed}
+        texts = {name: data.decode(errors="replace") for name, data in self.buffer.items()}
+        return {**{name: getattr(self, name) for name in _REPORTED}, **texts}
 
 
 class Programs:
@@ -94,16 +99,19 @@ class Programs:
         self._agent = agent
         self._children: dict[str, Child] = {}
         self._waiting: list[tuple[Child, int]] = []
-        self._woken, wake = os.pipe()
-        for fd in (self._woken, wake):
+        self._wakeup_fd, write_fd = os.pipe()
+        for fd in (self._wakeup_fd, write_fd):
             os.set_blocking(fd, False)
         signal.signal(signal.SIGCHLD, self._reap)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        agent.watch(self._woken, self._settle)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        agent.watch(self._wakeup_fd, self._finish_children)
         agent.at_end(self.kill_all)
 
     def add(self, request: dict[str, Any], work: Work) -> None:
-        """Create a child that does `work`, as in `program.start`. Raises OperationError."""
+        """Create a child that does `work`; `request` is as for `program.start`.
+
+        Raises OperationError if there is a program of this name.
+        """
         name, after_ns = str(request["program"]), request.get("after_ns")
         if name in self._children:
             raise OperationError(f"there is a program {name!r} already", "collect it first")
@@ -120,7 +128,7 @@ class Programs:
         waiting, self._waiting = self._waiting, []
         for child, after_ns in waiting:
             at_ns = t0_ns + after_ns
-            self._agent.at(at_ns - _AHEAD_NS, partial(self._fork, child, at_ns))
+            self._agent.at(at_ns - _FORK_AHEAD_NS, partial(self._fork, child, at_ns))
 
     def _fork(self, child: Child, at_ns: int) -> None:
         if child.stopped:
@@ -131,25 +139,25 @@ class Programs:
         pipes = [os.pipe() for _ in range(3)]
         parent = os.getpid()
         # block signals, so that the child does not run this process's handlers
-        kept = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        buffer = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         child.pid = os.fork()
         if child.pid == 0:
-            _become(child.work, parent, at_ns, stdin, [write for _, write in pipes], kept)
-        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
-        # fails if the child was faster: it runs another program by now, or has ended
+            _run_child(child.work, parent, at_ns, stdin, [write for _, write in pipes], buffer)
+        signal.pthread_sigmask(signal.SIG_SETMASK, buffer)
+        # this fails if the child was faster, and runs another program by now or has ended
         with suppress(PermissionError, ProcessLookupError):
             os.setpgid(child.pid, child.pid)
         os.close(stdin)
         for _, write in pipes:
             os.close(write)
-        for place, pipe in enumerate(("stdout", "stderr", "start")):
-            read = pipes[place][0]
+        for index, pipe in enumerate(("stdout", "stderr", "start")):
+            read = pipes[index][0]
             child.open.add(read)
             self._agent.watch(read, partial(self._read, child, pipe, read))
         latest_ns = max(at_ns, time.monotonic_ns()) + child.limit_ns
         self._agent.at(latest_ns, lambda: self._expire(child))
         self._reap()
-        self._settle()
+        self._finish_children()
 
     def _read(self, child: Child, pipe: str, fd: int) -> None:
         piece = os.read(fd, _READ_BYTES)
@@ -157,42 +165,42 @@ class Programs:
             self._agent.forget(fd)
             os.close(fd)
             child.open.discard(fd)
-            self._settle()
+            self._finish_children()
         elif pipe == "start":
-            # its start time, an error, or both
+            # the child's start time, an error, or both
             if piece[:1] == b"@":
                 (child.started_ns,) = struct.unpack_from("=q", piece, 1)
                 piece = piece[9:]
             child.error += piece[1:].decode(errors="replace")
         else:
-            kept = child.kept[pipe]
-            room = KEPT_BYTES - len(kept)
-            kept += piece[:room]
+            buffer = child.buffer[pipe]
+            room = MAX_OUTPUT_BYTES - len(buffer)
+            buffer += piece[:room]
             child.cut_bytes += max(0, len(piece) - room)
 
     def _reap(self, *_: Any) -> None:
-        """Note at once which children have ended. This is also the signal handler."""
+        """Record which children have ended. This is also the signal handler for SIGCHLD."""
         now_ns = time.monotonic_ns()
         for child in list(self._children.values()):
             if child.pid and child.exit_code is None:
                 try:
                     pid, status = os.waitpid(child.pid, os.WNOHANG)
                 except ChildProcessError:
-                    # the signal handler ran in between and has noted it
+                    # the signal handler ran in between and has recorded it
                     continue
                 if pid:
                     child.ended_ns = now_ns
                     child.exit_code = os.waitstatus_to_exitcode(status)
 
-    def _settle(self) -> None:
+    def _finish_children(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._woken, _READ_BYTES)
+            os.read(self._wakeup_fd, _READ_BYTES)
         for child in list(self._children.values()):
             if child.exit_code is not None and child.pid:
                 child.signal(signal.SIGKILL)
                 child.pid = 0
-            if child.over and not child.told:
-                child.told = True
+            if child.finished and not child.reported:
+                child.reported = True
                 self._agent.send({"event": "program.ended", "program": child.name})
 
     def _expire(self, child: Child) -> None:
@@ -201,14 +209,14 @@ class Programs:
             child.signal(signal.SIGKILL)
 
     def stop(self, name: str) -> None:
-        """End a program with SIGTERM, later SIGKILL. Does nothing if it has ended."""
+        """End a program by SIGTERM, and by SIGKILL 1 s later. Does nothing if it has ended."""
         child = self._child(name)
         if child.exit_code is not None or child.stopped:
             return
         child.stopped = True
         if not child.pid:  # it has not started yet
             child.exit_code = -signal.SIGTERM
-            self._settle()
+            self._finish_children()
             return
         child.signal(signal.SIGTERM)
         self._agent.at(time.monotonic_ns() + _GRACE_NS, lambda: child.signal(signal.SIGKILL))
@@ -220,7 +228,7 @@ class Programs:
     def collect(self, name: str) -> dict[str, Any]:
         """Return the report of a program that has ended, and forget it."""
         child = self._child(name)
-        if not child.over:
+        if not child.finished:
             raise OperationError(f"the program {name!r} still runs", "stop it first")
         del self._children[name]
         return child.report()
@@ -236,10 +244,10 @@ class Programs:
         return self._children[name]
 
 
-def _become(
+def _run_child(
     work: Work, parent: int, at_ns: int, stdin: int, pipes: list[int], mask: set[Any]
 ) -> NoReturn:
-    """Run in the new process: leave the parent's group, die with the parent, wait, and work."""
+    """Run the work in the new process, in its own group; the kernel kills it with its parent."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (*_HANDLED, signal.SIGPIPE):
@@ -291,20 +299,20 @@ def execute(argv: list[str]) -> Work:
     return work
 
 
-def listening(wanted: list[list[Any]]) -> list[list[Any]]:
+def listening(ports: list[list[Any]]) -> list[list[Any]]:
     """Return those of the [protocol, port]s on which something listens."""
-    found = []
+    listening_ports = []
     for protocol, state in _LISTENING.items():
         for suffix in ("", "6"):
             with suppress(FileNotFoundError), open(f"/proc/net/{protocol}{suffix}") as table:
                 next(table)
                 lines = [line.split() for line in table]
-            found += [
+            listening_ports += [
                 [protocol, int(words[1].rpartition(":")[2], 16)]
                 for words in lines
                 if words[3] == state
             ]
-    return [pair for pair in wanted if pair in found]
+    return [pair for pair in ports if pair in listening_ports]
 
 
 _shared: dict[int, Programs] = {}

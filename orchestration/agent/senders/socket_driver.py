@@ -1,20 +1,23 @@
-"""Sends a schedule with TCP sockets: one process with one epoll loop for all hosts that are here.
+"""Sends a schedule with TCP sockets: one process with one epoll loop for one or several hosts.
 
 Each flow is a separate connection, made before the trial's time 0, so that the handshake is not
-part of its time. At its start the sender hands its bytes to TCP and closes its direction. The
-receiver closes when it has read everything. The flow ends when the sender learns of that.
+part of its completion time. At the flow's start, the sender hands its bytes to TCP and closes its
+direction. The receiver closes the connection when it has read everything. The flow ends when the
+sender learns of that.
 
-It is fast because it makes few system calls and no copies. A mouse takes one `sendfile` of a file
-that is one hole, so that every packet refers to the kernel's page of zeros. The receiver is woken
-once (SO_RCVLOWAT) and discards in the kernel (MSG_TRUNC). It is exact in virtual time because no
-call fails: the virtual-time kernel charges a microsecond for every error, EAGAIN included. The
-schedule fixes source ports, so that a flow's five-tuple and ECMP path are the same for every tuner.
+The driver is fast because it makes few system calls and no copies. A short flow takes one
+`sendfile` of a file that is one hole, so that every packet refers to the kernel's page of zeros.
+The receiver is woken once (SO_RCVLOWAT), and discards the bytes in the kernel (MSG_TRUNC). The
+driver is exact in virtual time because no call fails: the virtual-time kernel charges a microsecond
+for every error, also for EAGAIN. The schedule fixes source ports, so that a flow's five-tuple and
+ECMP path are the same for every tuner.
 
 With traffic classes, both ends of a flow are set to its class (see `Service`). The receiver's end
-inherits its settings from the listening socket. So acknowledgements travel in the flow's class, and
-each class has its own listening port.
+inherits its settings from the listening socket. So acknowledgements are sent in the flow's class,
+and each class has its own listening port.
 
-On a rack each host runs it with its own flows.
+The emulated backend runs one such process for all hosts; on a rack, each host runs one for its own
+flows.
 """
 
 from __future__ import annotations
@@ -32,23 +35,24 @@ from .connections import Flows, Service
 
 READ_LOW_WATER_BYTES = 4_000_000
 _DISCARD_BYTES = 1 << 24
-# Handing bytes to TCP reads the clock for each packet, which costs a nanosecond of virtual time.
-# With small pieces no other flow's start is delayed for long.
+# TCP reads the clock for each packet that it is handed, which costs a nanosecond of virtual time.
+# With pieces of this size, no other flow's start is delayed for long.
 _SEND_BYTES = 1 << 19
 _UNTIL_SENT = select.EPOLLRDHUP | select.EPOLLOUT
 _TCP_INFO_BYTES = 104  # up to and including tcpi_total_retrans
 _BACKLOG = 65_535
-# struct linger: a close resets the connection and forgets it, or ends it in the usual way.
-_VANISHES, _LINGERS = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
-# Results of each flow: times, -1 for never; how it ended; how much its receiver has read.
+# struct linger: closing resets the connection and drops its state, or ends it in the usual way.
+_RESET_ON_CLOSE, _NORMAL_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
+# Results of each flow: times, -1 for never; retransmissions; how it ended; how much was received.
 COLUMNS = ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
 
 
 class Board:
     """Flow results in memory shared between the driver's process and its parent.
 
-    Every list has one entry per flow. `received_bytes` is how much its receiver has read, if it is
-    here. `done` counts the flows sent from here that have ended; reading it costs no system call.
+    Every list has one entry per flow. `received_bytes` is how much the receiver has read, if this
+    process has that end. `done` counts the flows sent by this process that have ended; reading it
+    costs no system call.
     """
 
     def __init__(self, flows: int, buffer: memoryview) -> None:
@@ -68,7 +72,7 @@ class Board:
 
     @property
     def done(self) -> int:
-        """Number of flows that ended, successfully or not."""
+        """The number of flows that have ended, successfully or not."""
         return self._head[0]
 
     @done.setter
@@ -77,7 +81,7 @@ class Board:
 
     @property
     def t0_ns(self) -> int:
-        """CLOCK_MONOTONIC at the trial's time 0."""
+        """The CLOCK_MONOTONIC time of the trial's time 0."""
         return self._head[1]
 
     @t0_ns.setter
@@ -88,12 +92,13 @@ class Board:
 class SocketDriver:
     """Sends the flows between hosts. `prepare` opens sockets, `run` is the loop.
 
-    `enter` is called with a host's number before a socket of that host is opened. With `here`, only
-    the ends on these hosts are opened; other drivers open the rest. The caller then calls `listen`,
-    `connect` and `accept` instead of `prepare`, each once all drivers have finished the step
-    before. A connection that is not made within `patience_s` raises OSError. One that is cut
-    short, by the trial's end or the driver's, goes without waiting for the other host, which may
-    be out of reach: else the next trial, on the same ports, would find it there for minutes.
+    `enter` is called with a host's number before a socket of that host is opened. With
+    `local_hosts`, only the ends on these hosts are opened; other drivers open the rest. The caller
+    then calls `listen`, `connect` and `accept` instead of `prepare`, each after all drivers have
+    finished the step before. A connection that is not made within `connect_timeout_s` raises
+    OSError. With that timeout, a connection that is still open at the end of the trial or of the
+    driver is reset: the other host may be unreachable, and the connection would otherwise occupy
+    the next trial's ports for minutes.
     """
 
     def __init__(
@@ -101,17 +106,21 @@ class SocketDriver:
         flows: Flows,
         enter: Callable[[int], None],
         board: Board,
-        here: Collection[int] | None = None,
-        patience_s: float | None = None,
+        local_hosts: Collection[int] | None = None,
+        connect_timeout_s: float | None = None,
     ) -> None:
         self._flows = flows
-        self._patience_s = patience_s
+        self._connect_timeout_s = connect_timeout_s
         self._enter = enter
         self._board = board
-        everywhere = range(len(flows))
-        self._outgoing = [f for f in everywhere if here is None or flows.src[f] in here]
-        self._incoming = [f for f in everywhere if here is None or flows.dst[f] in here]
-        self._judged = set(self._incoming)
+        all_flows = range(len(flows))
+        self._outgoing = [
+            f for f in all_flows if local_hosts is None or flows.src[f] in local_hosts
+        ]
+        self._incoming = [
+            f for f in all_flows if local_hosts is None or flows.dst[f] in local_hosts
+        ]
+        self._received_here = set(self._incoming)
         self._size = flows.size_bytes
         self._left = list(self._size)
         self._senders: list[socket.socket | None] = [None] * len(flows)
@@ -155,28 +164,28 @@ class SocketDriver:
 
     def _connect(self, sender: socket.socket, flow: int) -> None:
         near, far = self._flows.near[flow], self._flows.far[flow]
-        if self._patience_s is not None:
-            sender.settimeout(self._patience_s)
+        if self._connect_timeout_s is not None:
+            sender.settimeout(self._connect_timeout_s)
         try:
             sender.connect(far)
         except OSError as error:
             raise OSError(f"{near[0]} gets no connection to {far[0]}: {error}") from error
-        if self._patience_s is not None:
+        if self._connect_timeout_s is not None:
             sender.settimeout(None)
 
     def accept(self) -> None:
-        """Accept the flows that are received here, and nobody else's connections."""
+        """Accept the flows that are received here; refuse all other connections."""
         flow_of_peer = {self._flows.near[flow]: flow for flow in self._incoming}
         arrivals: dict[tuple[int, Service], int] = {}
         for flow in self._incoming:
             end = (self._flows.dst[flow], self._flows.service[flow])
             arrivals[end] = arrivals.get(end, 0) + 1
         for end, listener in self._listeners.items():
-            if self._patience_s is not None:
-                listener.settimeout(self._patience_s)
+            if self._connect_timeout_s is not None:
+                listener.settimeout(self._connect_timeout_s)
             while arrivals[end]:
                 connection, peer = listener.accept()
-                if peer not in flow_of_peer:  # whoever reaches a host reaches its ports
+                if peer not in flow_of_peer:  # anybody who reaches the host may connect to the port
                     connection.close()
                     continue
                 arrivals[end] -= 1
@@ -194,7 +203,7 @@ class SocketDriver:
         return listener
 
     def run(self, t0_ns: int, end_ns: int) -> None:
-        """Send everything; return when all flows here ended or at `end_ns` after `t0_ns`.
+        """Send all flows; return when all flows here have ended, or `end_ns` after `t0_ns`.
 
         `t0_ns` is the CLOCK_MONOTONIC time of the trial's time 0.
         """
@@ -231,14 +240,14 @@ class SocketDriver:
             self._epoll.register(fd, _UNTIL_SENT if self._left[flow] else select.EPOLLRDHUP)
 
     def _push(self, flow: int, sender: socket.socket, now_ns: int) -> None:
-        """Hand the next piece to TCP, and after the last one the end of the stream."""
-        left = self._left[flow]
+        """Hand the next piece to TCP, and after the last one close the direction."""
+        left_bytes = self._left[flow]
         try:
-            left -= os.sendfile(sender.fileno(), self._zeros, 0, min(left, _SEND_BYTES))
+            left_bytes -= os.sendfile(sender.fileno(), self._zeros, 0, min(left_bytes, _SEND_BYTES))
             if self._board.sent_ns[flow] < 0:
                 self._board.sent_ns[flow] = now_ns
-            self._left[flow] = left
-            if not left:
+            self._left[flow] = left_bytes
+            if not left_bytes:
                 sender.shutdown(socket.SHUT_WR)
         except BlockingIOError:
             pass
@@ -250,10 +259,10 @@ class SocketDriver:
         if sender is None:
             return
         if mask & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
-            good = not self._left[flow]
-            if flow in self._judged:
-                good = good and self._board.received_bytes[flow] == self._size[flow]
-            self._end(flow, DONE if good else FAILED, now_ns if good else -1)
+            succeeded = not self._left[flow]
+            if flow in self._received_here:
+                succeeded = succeeded and self._board.received_bytes[flow] == self._size[flow]
+            self._end(flow, DONE if succeeded else FAILED, now_ns if succeeded else -1)
         elif self._left[flow]:
             self._push(flow, sender, now_ns)
             if not self._left[flow] and self._senders[flow] is not None:
@@ -275,32 +284,32 @@ class SocketDriver:
     def _on_receiver(self, fd: int) -> None:
         connection, flow = self._receiving[fd]
         flags = socket.MSG_TRUNC | socket.MSG_DONTWAIT
-        ended = False
+        is_finished = False
         try:
-            got = connection.recv_into(self._sink, _DISCARD_BYTES, flags)
-            ended = got == 0
-            self._board.received_bytes[flow] += got
+            received_bytes = connection.recv_into(self._sink, _DISCARD_BYTES, flags)
+            is_finished = received_bytes == 0
+            self._board.received_bytes[flow] += received_bytes
         except BlockingIOError:
             return
         except OSError:
-            ended = True
-        if ended or self._board.received_bytes[flow] >= self._size[flow]:
+            is_finished = True
+        if is_finished or self._board.received_bytes[flow] >= self._size[flow]:
             del self._receiving[fd]
             self._close(connection)
 
     def _stream_socket(self) -> socket.socket:
-        """Return a socket; connections that a listener accepts take after it."""
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        """Return a new socket; connections that it accepts inherit its settings."""
+        stream_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         # an earlier trial's connections may linger on these ports
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if self._patience_s is not None:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _VANISHES)
-        return made
+        stream_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self._connect_timeout_s is not None:
+            stream_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        return stream_socket
 
-    def _close(self, ended: socket.socket) -> None:
-        if self._patience_s is not None:
-            ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGERS)
-        ended.close()
+    def _close(self, is_finished: socket.socket) -> None:
+        if self._connect_timeout_s is not None:
+            is_finished.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NORMAL_CLOSE)
+        is_finished.close()
 
     def _abandon(self) -> None:
         for flow, sender in enumerate(self._senders):
@@ -327,7 +336,7 @@ class _Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def arm(self, at_ns: int) -> None:
-        """Make `fd` readable at the absolute time `at_ns`, in place of any earlier call."""
+        """Make `fd` readable at the absolute time `at_ns`, instead of that of an earlier call."""
         value = struct.pack("=qqqq", 0, 0, *divmod(at_ns, 10**9))
         if self._libc.timerfd_settime(self.fd, 1, value, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")

@@ -1,20 +1,21 @@
-"""ASICs of SONiC switches: which are not driven, and how they count their buffers.
+"""ASICs of SONiC switches: which ones are not supported, and in which units they count buffers.
 
-A multi-ASIC switch has a Redis and a CONFIG_DB for each ASIC, and the one of the host has no queues
-(sonic-buildimage, sonic_py_common/multi_asic.py, device_info.py). A VOQ switch's queues are at the
-ports where packets come in, with keys and counters of their own (sonic-swss, portsorch.cpp).
+A multi-ASIC switch has a Redis and a CONFIG_DB for each ASIC, and the host's own CONFIG_DB has no
+queues (sonic-buildimage, sonic_py_common/multi_asic.py, device_info.py). The queues of a VOQ
+(virtual output queue) switch are at the ports where packets arrive, with their own keys and
+counters (sonic-swss, portsorch.cpp).
 
-The units of buffers (cells), and what is known of how thresholds are rounded to them:
+The units of buffers (cells), and what is known about how thresholds are rounded to them:
 
     Spectrum cells     sonic-buildimage, platform/mellanox/asic_table.j2; the switch has it in
-                       STATE_DB (ASIC_TABLE), which goes before this table
+                       STATE_DB (ASIC_TABLE), which takes precedence over this table
     Spectrum WRED      Mellanox/SAI-Implementation, mlnx_sai_wred.c: bytes are rounded up to cells,
                        and by the SDK further up to 64 cells
     Broadcom's cells   facebook/fboss, agent/hw/switch_asics, getPacketBufferUnitSize: Trident 2 and
                        Tomahawk 208 B, Tomahawk 3 to 5 254 B; how WRED rounds is not public
     Silicon One        the same: 384 B; how WRED rounds is not public
 
-ASIC_DB does not tell: it holds what was asked for, and syncd reads no attribute back.
+ASIC_DB does not show the rounding: it has the requested values, and syncd reads no attribute back.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ _OTHER_QUEUES = {
 }
 
 
-def refusal(metadata: Mapping[str, str], root: str = "/") -> tuple[str, str]:
-    """Return why this switch is not driven and the remedy, or two empty strings.
+def unsupported_reason(metadata: Mapping[str, str], root: str = "/") -> tuple[str, str]:
+    """Return why this switch is not supported, and the remedy, or two empty strings.
 
     `metadata` is CONFIG_DB's row DEVICE_METADATA|localhost.
     """
-    asics = count(root)
+    asics = asic_count(root)
     what = ""
     if asics > 1:
-        what = f"is a multi-ASIC switch: it has {asics} ASICs, each with a CONFIG_DB of its own"
+        what = f"is a multi-ASIC switch: it has {asics} ASICs, each with its own CONFIG_DB"
     elif kind := _OTHER_QUEUES.get(metadata.get("switch_type", "")):
         what = f"is {kind} (switch_type {metadata['switch_type']} in its DEVICE_METADATA)"
     return what, what and "leave it out of the inventory: only switches with one ASIC can be tuned"
 
 
-def count(root: str = "/") -> int:
-    """Return the number of the switch's ASICs, as SONiC itself finds it."""
-    places = [os.path.join(root, "usr/share/sonic/platform")]
+def asic_count(root: str = "/") -> int:
+    """Return the number of the switch's ASICs, which is determined as SONiC does it."""
+    folders = [os.path.join(root, "usr/share/sonic/platform")]
     machine = _settings(os.path.join(root, "host/machine.conf"))
     for platform in filter(None, map(machine.get, _PLATFORM_NAMES)):
-        places.append(os.path.join(root, "usr/share/sonic/device", platform))
-    for place in places:
-        number = _settings(os.path.join(place, "asic.conf")).get("num_asic", "")
+        folders.append(os.path.join(root, "usr/share/sonic/device", platform))
+    for folder in folders:
+        number = _settings(os.path.join(folder, "asic.conf")).get("num_asic", "")
         if number.isdigit():
             return int(number)
     return 1
@@ -84,24 +85,28 @@ _UNKNOWN = {
 
 @dataclass(frozen=True)
 class Cells:
-    """`cell_bytes` is the unit of the buffer, `step_bytes` that of WRED thresholds; None: unknown.
+    """The units of an ASIC's buffer (`cell_bytes`) and of its WRED thresholds (`step_bytes`).
 
-    `said` continues the sentence: the ASIC has thresholds …
+    A unit is None if it is unknown. `description` continues the sentence "the ASIC has thresholds
+    …".
     """
 
     cell_bytes: int | None
     step_bytes: int | None
-    said: str
+    description: str
 
     def expected(self, threshold_bytes: int) -> int | None:
-        """Return what the ASIC should have for a requested threshold, None if unknown."""
+        """Return the threshold that the ASIC should use for a requested one, None if unknown."""
         if self.step_bytes is None:
             return None
         return -(-threshold_bytes // self.step_bytes) * self.step_bytes
 
 
 def cells_of(asic: str, platform: str, cell_bytes: int | None) -> Cells:
-    """Return what is known of an ASIC; `cell_bytes` is what the switch itself says, if it does."""
+    """Return what is known about an ASIC's units.
+
+    `asic` and `platform` are SONiC's names; `cell_bytes` is what the switch reports, if it does.
+    """
     if asic != "mellanox":
         return Cells(cell_bytes, None, _UNKNOWN.get(asic, "in units that are not known"))
     for pattern, chip, bytes_ in _SPECTRUM:
@@ -114,5 +119,5 @@ def _spectrum(chip: str, cell_bytes: int | None) -> Cells:
     if cell_bytes is None:
         return Cells(None, None, f"in steps of {_WRED_CELLS} cells of unknown size ({chip})")
     step = cell_bytes * _WRED_CELLS
-    said = f"rounded up to {step} B ({chip}: {_WRED_CELLS} cells of {cell_bytes} B)"
-    return Cells(cell_bytes, step, said)
+    description = f"rounded up to {step} B ({chip}: {_WRED_CELLS} cells of {cell_bytes} B)"
+    return Cells(cell_bytes, step, description)

@@ -1,11 +1,11 @@
-"""Rows of SONiC's CONFIG_DB: order of writing, what undoes them, and those that runs look after.
+"""Rows of SONiC's CONFIG_DB: in which order they are written, undone, and restored after a run.
 
 A row is written before the rows that refer to it, and removed after them.
 
-A run changes its own WRED profiles, and adds and removes no rows. So profiles are restored, queues
-only compared, and no other row of a table is read or written. Of profiles, that is their own
-fields, of the type that SONiC's schema has for them (sonic-wred-profile.yang): whatever else a
-snapshot has is only compared.
+A run changes closloop's own WRED profiles, and adds and removes no rows. So a restore writes
+profiles, only compares queues, and neither reads nor writes other rows. Of a profile, it writes
+only the fields that runs change, with values of the type in SONiC's schema
+(sonic-wred-profile.yang); everything else in a snapshot is only compared.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ORDER = (
     "HIGH_FREQUENCY_TELEMETRY_GROUP",
 )
 
-# Orchagent ignores that one of these rows, or its interval, is removed: polling goes on as it was
-# (flexcounterorch.cpp). It ends by SIGSEGV when PFC_WD|GLOBAL is removed (pfcwdorch.cpp up to
-# 202605, swss PR 4760). So what undoes them writes the value that holds without them.
+# Orchagent ignores the removal of one of these rows, or of its interval: polling goes on as before
+# (flexcounterorch.cpp). It crashes when PFC_WD|GLOBAL is removed (pfcwdorch.cpp up to 202605, swss
+# PR 4760). So an undo does not remove them, but writes the values that are in force without them.
 DEFAULTS = {
     "FLEX_COUNTER_TABLE|PORT": {"FLEX_COUNTER_STATUS": "enable", "POLL_INTERVAL": "1000"},
     "FLEX_COUNTER_TABLE|QUEUE": {"FLEX_COUNTER_STATUS": "enable", "POLL_INTERVAL": "10000"},
@@ -60,20 +60,20 @@ DEFAULTS = {
 }
 
 
-def undone(key: str, former: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the row that an undo leaves, given the former row; None for none."""
-    return {**DEFAULTS.get(key, {}), **(former or {})} or None
+def row_after_undo(key: str, previous: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return the row that an undo leaves, given the row before provisioning; None for no row."""
+    return {**DEFAULTS.get(key, {}), **(previous or {})} or None
 
 
-def place(key: str) -> int:
-    """Return the position of a table (or of a row's table) in the order of writing."""
+def write_position(key: str) -> int:
+    """Return the position of a table, or of a row's table, in the order of writing."""
     table = key.partition("|")[0]
     return ORDER.index(table) if table in ORDER else len(ORDER)
 
 
-# What closloop's own rows are named by.
-NAME = "CLOSLOOP"
-_PROFILE, _QUEUE = f"WRED_PROFILE|{NAME}_", "QUEUE|"
+# The name of closloop's own rows, or its beginning.
+OWN_NAME = "CLOSLOOP"
+_PROFILE, _QUEUE = f"WRED_PROFILE|{OWN_NAME}_", "QUEUE|"
 _COLOURS = ("green", "yellow", "red")
 _NUMBER, _SWITCH = re.compile(r"[0-9]{1,10}"), re.compile(r"true|false")
 _FIELDS = {
@@ -85,10 +85,10 @@ _FIELDS = {
         for field in ("min_threshold", "max_threshold", "drop_probability")
     },
 }
-# Where `config save` puts CONFIG_DB, and a cold reboot takes it from.
+# The file that `config save` writes CONFIG_DB to, and that a cold reboot loads.
 SAVED_CONFIG = "/etc/sonic/config_db.json"
 
-# Gives a row exactly these fields, new values first, unless it has gone meanwhile.
+# Gives a row exactly these fields, new values first, unless the row was removed meanwhile.
 _REPLACE = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV))
@@ -102,7 +102,10 @@ return 1
 
 
 class Difference(NamedTuple):
-    """One value that differs from the snapshot. `part` is the kind of state."""
+    """One value that differs from the snapshot: `wanted` there, and `found` on the device.
+
+    `part` is the kind of state, `where` the object, and `what` the attribute.
+    """
 
     part: str
     where: str
@@ -114,33 +117,33 @@ class Difference(NamedTuple):
 def rows_to_write(now: dict[str, Any], wanted: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Return the rows to write so that the state `now` has the profiles of `wanted`. Pure.
 
-    A row that is gone is none of the run's doing (the configuration was loaded anew), so it is not
-    made again.
+    A row that no longer exists was not removed by the run (the configuration was reloaded), so it
+    is not created again.
     """
-    found = now["rows"] or {}
+    current = now["rows"] or {}
     writes = {}
     for key, row in (wanted["rows"] or {}).items():
-        present = found.get(key)
+        present = current.get(key)
         if not key.startswith(_PROFILE) or row is None or present is None:
             continue
-        whole = {
-            field: value if _is_of_runs(key, field, value) else present.get(field)
+        merged = {
+            field: value if _may_be_from_run(key, field, value) else present.get(field)
             for field, value in row.items()
         }
-        write = {field: value for field, value in whole.items() if value is not None}
+        write = {field: value for field, value in merged.items() if value is not None}
         if write and write != present:
             writes[key] = write
     return writes
 
 
-def _is_of_runs(key: str, field: str, value: object) -> bool:
-    """Return whether runs write this field, and may have left this value in it."""
-    fits = _FIELDS.get(field)
+def _may_be_from_run(key: str, field: str, value: object) -> bool:
+    """Return whether runs may write this field, and this value into it."""
+    pattern = _FIELDS.get(field)
     return (
         key.startswith(_PROFILE)
-        and fits is not None
+        and pattern is not None
         and isinstance(value, str)
-        and bool(fits.fullmatch(value))
+        and bool(pattern.fullmatch(value))
     )
 
 
@@ -149,8 +152,8 @@ def check_keys(keys: Sequence[str]) -> None:
     for key in keys:
         if not key.startswith((_PROFILE, _QUEUE)):
             raise OperationError(
-                f"{key!r} is no row that runs look after",
-                f"they look after {_PROFILE}… and {_QUEUE}…",
+                f"{key!r} is not a row that runs may read",
+                f"they may read rows {_PROFILE}… and {_QUEUE}…",
             )
 
 
@@ -167,10 +170,10 @@ def row_differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Differe
             continue
         for field in sorted({*want, *found}):
             if want.get(field) != found.get(field):
-                ours = key.startswith(_PROFILE) and (
-                    field not in want or _is_of_runs(key, field, want[field])
+                is_own = key.startswith(_PROFILE) and (
+                    field not in want or _may_be_from_run(key, field, want[field])
                 )
-                part = "row" if ours else "other row"
+                part = "row" if is_own else "other row"
                 result.append(Difference(part, key, field, want.get(field), found.get(field)))
     before, after = wanted.get("saved") or {}, now.get("saved") or {}
     for key, row in sorted(after.items()):
@@ -197,7 +200,7 @@ def read_rows(keys: Sequence[str]) -> dict[str, dict[str, str] | None]:
 
 
 def saved_rows(keys: Sequence[str]) -> dict[str, Any]:
-    """Return rows of the saved configuration; none where there is no file or it is not readable."""
+    """Return rows of the saved configuration; {} if there is no file or it cannot be read."""
     try:
         with open(SAVED_CONFIG) as file:
             tables = json.load(file)
@@ -211,8 +214,8 @@ def saved_rows(keys: Sequence[str]) -> dict[str, Any]:
 
 
 def write_rows(rows: dict[str, dict[str, str]]) -> None:
-    """Give rows exactly these fields, each in one step; rows that are gone stay so."""
-    # all fields of a row at once: orchagent never sees kmin above kmax
+    """Give rows exactly these fields, each row in one step; rows that do not exist are left out."""
+    # all fields of a row at once, so that orchagent never sees kmin above kmax
     commands: list[Command] = [
         (CONFIG_DB, ("EVAL", _REPLACE, 1, key, *(word for pair in row.items() for word in pair)))
         for key, row in rows.items()

@@ -1,8 +1,8 @@
-"""IPFIX messages (RFC 7011): templates, and the data records that they describe.
+"""Reads IPFIX messages (RFC 7011): templates, and the data records that they describe.
 
-A message is a header and sets. A template set (2) names the fields of later records; a data set's
-number is that of its template. A template may have several records in one set, and a set may end
-in padding that is shorter than a record.
+A message is a header and sets. A template set (number 2) has the fields of later records; a data
+set's number is that of its template. A set may have several records of its template, and may end in
+padding that is shorter than a record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class IpfixError(ValueError):
-    """Bytes that are no IPFIX message; what came before them has been read."""
+    """The error for bytes that are not an IPFIX message; everything before them has been read."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Template:
-    """The fields of a kind of record, in order."""
+    """The fields of one kind of record, in order."""
 
     number: int
     fields: tuple[Field, ...]
@@ -51,14 +51,14 @@ class Template:
         return struct.Struct(">" + "".join(codes)) if all(codes) else None
 
     @cached_property
-    def shortest(self) -> int:
-        """The least bytes of a record: a field of variable length has at least its length byte."""
+    def min_bytes(self) -> int:
+        """The smallest size of a record. A field of variable length has at least a length byte."""
         return sum(1 if f.length == _VARIABLE else f.length for f in self.fields)
 
     def values(self, data: bytes, at: int) -> tuple[tuple[int | bytes, ...], int]:
         """Return a record's values and its end. Fields of odd lengths are bytes.
 
-        Raises IpfixError if the data end before the record does.
+        Raises IpfixError if the data end before the record ends.
         """
         if self._plain is not None:
             if at + self._plain.size > len(data):
@@ -76,7 +76,7 @@ class Template:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Return the length of a value of variable length, and where the value begins."""
+    """Return the length of a value of variable length, and the offset of the value."""
     head = data[at : at + 3]
     if not head or (head[0] == 255 and len(head) < 3):
         raise IpfixError("the length of a value is cut off")
@@ -84,9 +84,9 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sets(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the content of every set of some messages, one after the other.
+    """Yield the number and the content of every set in `data`, consecutive messages.
 
-    Raises IpfixError at the first byte that cannot be one.
+    Raises IpfixError at the first bytes that are not a message.
     """
     at = 0
     while at < len(data):
@@ -95,7 +95,7 @@ def sets(data: bytes) -> Iterator[tuple[int, bytes]]:
         version, length, *_ = _HEADER.unpack_from(data, at)
         end = at + length
         if version != VERSION or length < _HEADER.size or end > len(data):
-            raise IpfixError(f"no message of IPFIX: version {version}, {length} bytes")
+            raise IpfixError(f"not an IPFIX message: version {version}, {length} bytes")
         at += _HEADER.size
         while at < end:
             if at + _PAIR.size > end:
@@ -108,7 +108,10 @@ def sets(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def templates(data: bytes) -> dict[int, Template]:
-    """Return the templates of some messages by number; a template without fields withdraws it."""
+    """Return the templates in consecutive messages by number.
+
+    A later template without fields withdraws the one of its number.
+    """
     found: dict[int, Template] = {}
     for number, content in sets(data):
         # four bytes are the shortest template, a withdrawal; less is padding
@@ -144,12 +147,12 @@ def _template(content: bytes, at: int) -> tuple[Template, int]:
 def records(
     data: bytes, known: Mapping[int, Template]
 ) -> Iterator[tuple[Template, tuple[int | bytes, ...]]]:
-    """Yield the records of some messages whose template is known, in order; others are left out."""
+    """Yield the records in consecutive messages whose templates are known, in order."""
     for number, content in sets(data):
         template = known.get(number)
         if template is None:
             continue
         at = 0
-        while len(content) - at >= template.shortest:
+        while len(content) - at >= template.min_bytes:
             values, at = template.values(content, at)
             yield template, values

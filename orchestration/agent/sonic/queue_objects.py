@@ -1,4 +1,4 @@
-"""A SONiC switch's capabilities, and the locations of its queues in Redis."""
+"""A SONiC switch's capabilities, and the objects of its queues in Redis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..main import OperationError
 from ..small_files import fields, text
-from .asics import refusal
+from .asics import unsupported_reason
 from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from .stream import CONSTANTS_FILE, telemetry
 
@@ -20,8 +20,8 @@ MARKS = "SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS"
 _MARKS_CAPABILITY = "QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_ECN_MARKED_PKT_COUNTER"
 _MARKS_GROUP = "WRED_ECN_QUEUE"
 
-# Groups of counters: their name in COUNTERS:TIME_STAMP, and the defaults if FLEX_COUNTER_TABLE has
-# no entry: whether polled, and the interval in ms (flexcounterorch.cpp, portsorch.cpp).
+# Groups of counters: the name in COUNTERS:TIME_STAMP, and the defaults if FLEX_COUNTER_TABLE has no
+# entry: whether the group is polled, and the interval in ms (flexcounterorch.cpp, portsorch.cpp).
 GROUPS = {
     "PORT": ("PORT_STAT_COUNTER", True, 1000),
     "QUEUE": ("QUEUE_STAT_COUNTER", True, 10_000),
@@ -37,7 +37,12 @@ _REMEDY = "run `closloop provision`"
 
 @dataclass
 class QueueObjects:
-    """One queue: its objects, and what it offers."""
+    """One queue's objects in Redis, and which readings the switch offers of it.
+
+    `oid`, `port_oid` and `wred` are the ids of the queue, its port and its WRED object. `marks` and
+    `depth` say whether marked packets and the queue's depth are polled. `colours` are those whose
+    thresholds mark.
+    """
 
     port: str
     queue: int
@@ -50,8 +55,8 @@ class QueueObjects:
     colours: list[str] = field(default_factory=list)
 
 
-def whole(text: str | None) -> int | None:
-    """Return the number that a field holds; None if the field is missing or not a number."""
+def parse_number(text: str | None) -> int | None:
+    """Return the number in a field's text; None if the field is missing or not a number."""
     return int(text) if text is not None and _NUMBER.match(text) else None
 
 
@@ -62,16 +67,18 @@ def capabilities(
     metadata = redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost")
     if not metadata:
         raise OperationError(
-            "its CONFIG_DB has no DEVICE_METADATA: it is no SONiC switch, or was just started",
+            "its CONFIG_DB has no DEVICE_METADATA: it is not a SONiC switch, or was just started",
             "wait until the switch is up, or correct closloop_platform in the inventory",
         )
-    what, remedy = refusal(metadata)
+    what, remedy = unsupported_reason(metadata)
     if what:
         raise OperationError(what, remedy)
     marks = redis.hash(STATE_DB, _MARKS_CAPABILITY)
     pools = redis.rows(CONFIG_DB, "BUFFER_POOL|*")
     sizes = [
-        whole(row.get("size")) for row in pools.values() if row.get("type") in ("egress", "both")
+        parse_number(row.get("size"))
+        for row in pools.values()
+        if row.get("type") in ("egress", "both")
     ]
     version = fields(text(version_file), ":")  # a flat YAML file
     return {
@@ -91,26 +98,26 @@ def capabilities(
 
 
 def _cell_bytes(redis: Redis) -> int | None:
-    """Return the size of the ASIC's cells where buffermgrd has published it."""
+    """Return the size of the ASIC's cells, None if buffermgrd has not published it."""
     for row in redis.rows(STATE_DB, "ASIC_TABLE|*").values():
-        return whole(row.get("cell_size"))
+        return parse_number(row.get("cell_size"))
     return None
 
 
 def polls_ms(redis: Redis) -> dict[str, int]:
-    """Return the poll interval of each group of counters in ms, without groups that are off.
+    """Return the poll interval in ms of each group of counters that is polled.
 
-    The PFC watchdog's group is on if a port is watched.
+    The PFC watchdog's group is polled if a port is watched.
     """
     result = {}
     for group, (_, on, interval) in GROUPS.items():
         row = redis.hash(CONFIG_DB, f"FLEX_COUNTER_TABLE|{group}")
         status = row.get("FLEX_COUNTER_STATUS")
         if status == "enable" or (status is None and on):
-            result[group] = whole(row.get("POLL_INTERVAL")) or interval
+            result[group] = parse_number(row.get("POLL_INTERVAL")) or interval
     if "PFCWD" in result:
         watched = redis.call(CONFIG_DB, "KEYS", "PFC_WD|*")
-        poll = whole(redis.hash(CONFIG_DB, "PFC_WD|GLOBAL").get("POLL_INTERVAL"))
+        poll = parse_number(redis.hash(CONFIG_DB, "PFC_WD|GLOBAL").get("POLL_INTERVAL"))
         if not [key for key in watched if key != "PFC_WD|GLOBAL"]:
             del result["PFCWD"]
         elif poll:
@@ -118,8 +125,11 @@ def polls_ms(redis: Redis) -> dict[str, int]:
     return result
 
 
-def find_places(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
-    """Find queues given as [port, number, WRED profile]. Raises OperationError if one differs."""
+def find_queues(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
+    """Return the objects of queues, given as [port, number, WRED profile].
+
+    Raises OperationError if a queue does not exist or is not set up as provisioning does it.
+    """
     oids = _queue_oids(redis)
     port_oids = redis.hash(COUNTERS_DB, "COUNTERS_PORT_NAME_MAP")
     bindings = _bindings(redis)
@@ -128,7 +138,7 @@ def find_places(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
     if "QUEUE" not in polled:
         raise OperationError("the queues' counters are switched off", _REMEDY)
     watched = _watched(redis) if "PFCWD" in polled else set()
-    places = []
+    objects = []
     for port, queue, profile in queues:
         name = f"queue {queue} of {port}"
         if port not in port_oids:
@@ -137,20 +147,19 @@ def find_places(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
         if oid is None:
             raise OperationError(
                 f"there are no counters for {name}",
-                "it does not exist, or create_only_config_db_buffers leaves it out: give it a "
-                "row in BUFFER_QUEUE",
+                "the queue does not exist, or create_only_config_db_buffers leaves it out: add its "
+                "row to BUFFER_QUEUE",
             )
-        bound = bindings.get((port, int(queue)))
-        if bound != profile:
+        if bindings.get((port, int(queue))) != profile:
             raise OperationError(f"{name} is not bound to WRED profile {profile}", _REMEDY)
-        others = [where for where, other in bindings.items() if other == profile]
-        if len(others) > 1:
+        users = list(bindings.values()).count(profile)
+        if users > 1:
             raise OperationError(
-                f"WRED profile {profile} is shared by {len(others)} queues, so that one of them "
-                "cannot be tuned alone",
+                f"WRED profile {profile} is shared by {users} queues, so that one of them cannot "
+                "be tuned alone",
                 _REMEDY,
             )
-        places.append(
+        objects.append(
             QueueObjects(
                 port=port,
                 queue=int(queue),
@@ -163,48 +172,49 @@ def find_places(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
                 colours=_colours(redis, profile),
             )
         )
-    return places
+    return objects
 
 
 def _queue_oids(redis: Redis) -> dict[tuple[str, int], str]:
-    """Return the objects of unicast queues by port object and queue number.
+    """Return the object ids of unicast queues by port object and queue number.
 
-    The number in COUNTERS_QUEUE_NAME_MAP is not used: it counts multicast queues too.
+    The number in COUNTERS_QUEUE_NAME_MAP is not used, because it also counts multicast queues.
     """
     names, ports, indices, types = (
         redis.hash(COUNTERS_DB, f"COUNTERS_QUEUE_{part}_MAP")
         for part in ("NAME", "PORT", "INDEX", "TYPE")
     )
-    found = {}
+    oids = {}
     for oid in names.values():
-        kind, index = types.get(oid, ""), whole(indices.get(oid))
+        kind, index = types.get(oid, ""), parse_number(indices.get(oid))
         if kind in ("SAI_QUEUE_TYPE_UNICAST", "SAI_QUEUE_TYPE_ALL") and index is not None:
-            found[ports.get(oid, ""), index] = oid
-    return found
+            oids[ports.get(oid, ""), index] = oid
+    return oids
 
 
 def _bindings(redis: Redis) -> dict[tuple[str, int], str]:
-    found = {}
+    """Return the WRED profile of each queue that CONFIG_DB binds to one, by port and number."""
+    profiles = {}
     for key, row in redis.rows(CONFIG_DB, "QUEUE|*").items():
         parts = key.split("|")
         numbers = re.match(r"([0-9]{1,3})(?:-([0-9]{1,3}))?\Z", parts[-1])
         if len(parts) == 3 and numbers and row.get("wred_profile"):
             first, last = int(numbers[1]), int(numbers[2] or numbers[1])
             for queue in range(first, min(last, 63) + 1):
-                found[parts[1], queue] = row["wred_profile"]
-    return found
+                profiles[parts[1], queue] = row["wred_profile"]
+    return profiles
 
 
 def _watched(redis: Redis) -> set[tuple[str, int]]:
     """Return the queues that the PFC watchdog reads: those of the ports that it watches."""
-    found = set()
+    queues = set()
     for key in redis.rows(CONFIG_DB, "PFC_WD|*"):
         port = key.partition("|")[2]
         row = redis.hash(CONFIG_DB, f"PORT_QOS_MAP|{port}")
-        # from release 202205 on, orchagent takes this list only
+        # since release 202205, orchagent uses only this list
         listed = row.get("pfcwd_sw_enable", "")
-        found |= {(port, int(part)) for part in listed.split(",") if part in _PRIORITIES}
-    return found
+        queues |= {(port, int(part)) for part in listed.split(",") if part in _PRIORITIES}
+    return queues
 
 
 def _wred_of(redis: Redis, oid: str, name: str) -> str:
@@ -219,13 +229,16 @@ def _wred_of(redis: Redis, oid: str, name: str) -> str:
 
 
 def _colours(redis: Redis, profile: str) -> list[str]:
-    """Return the colours that mark. All their fields must be set, or they cannot be restored."""
+    """Return the colours whose thresholds mark.
+
+    All their fields must be set, since missing ones could not be restored.
+    """
     row = redis.hash(CONFIG_DB, f"WRED_PROFILE|{profile}")
     ecn = row.get("ecn", "")
-    used = [c for c in COLOURS if ecn == "ecn_all" or c in ecn.split("_")[1:]]
-    if not used:
+    marking = [c for c in COLOURS if ecn == "ecn_all" or c in ecn.split("_")[1:]]
+    if not marking:
         raise OperationError(f"WRED profile {profile} does not mark (ecn is {ecn!r})", _REMEDY)
-    for colour in used:
+    for colour in marking:
         for part in ("min_threshold", "max_threshold", "drop_probability"):
             if f"{colour}_{part}" not in row:
                 raise OperationError(f"WRED profile {profile} has no {colour}_{part}", _REMEDY)
@@ -235,7 +248,7 @@ def _colours(redis: Redis, profile: str) -> list[str]:
                 "thresholds that are tuned",
                 _REMEDY,
             )
-    return used
+    return marking
 
 
 def _release(build_version: str) -> str:

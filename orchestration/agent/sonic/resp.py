@@ -1,6 +1,6 @@
 """A Redis client: pipelined commands over a Unix socket, and keyspace events.
 
-Each command names its Redis database by number.
+Each command has the number of its Redis database. The protocol is RESP2.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..main import OperationError
 APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, STATE_DB = 0, 1, 2, 4, 6
 SOCKET = "/var/run/redis/redis.sock"
 
-# How long a restart of Redis may take.
-PATIENCE_S = 5.0
+# How long a restart of Redis may take before commands fail.
+RESTART_TIMEOUT_S = 5.0
 # Redis counts as gone if it accepts a connection but does not answer for this long.
 ANSWER_TIMEOUT_S = 10.0
 _RETRY_S = 0.05
 _READ_BYTES = 1 << 18
 _CRLF = b"\r\n"
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
-_DEEPEST = 32  # arrays in arrays
+_MAX_DEPTH = 32  # arrays in arrays
 
 # Devices may run Python 3.9, which has no `|` between types at run time.
 Word = Union[str, bytes, int]  # noqa: UP007
@@ -33,14 +33,14 @@ Command = tuple[int, Sequence[Word]]
 
 
 class RedisError(OperationError):
-    """Redis refuses a command or cannot be reached."""
+    """The error if Redis refuses a command or cannot be reached."""
 
 
 class RedisGone(RedisError):  # noqa: N818 (names a state)
-    """Redis cannot be reached, or has not come back."""
+    """The error if Redis cannot be reached, or does not come back in time."""
 
 
-class _Closed(Exception):  # noqa: N818
+class _ClosedError(Exception):
     """The connection has ended, or Redis is still loading its data."""
 
 
@@ -52,18 +52,19 @@ class Redis:
     """One connection, opened on first use and reopened after Redis has restarted.
 
     Commands are sent again after a restart, so they must be safe to repeat. `restarts` counts the
-    reconnections.
+    reconnections. `restart_timeout_s` is how long a command waits for Redis, and `timeout_s` how
+    long for an answer.
     """
 
     def __init__(
         self,
         path: str = SOCKET,
-        patience_s: float = PATIENCE_S,
+        restart_timeout_s: float = RESTART_TIMEOUT_S,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         self.path = path
         self.restarts = 0
-        self._patience_s = patience_s
+        self._restart_timeout_s = restart_timeout_s
         self._timeout_s = timeout_s
         self._stream: _Stream | None = None
         self._db = -1
@@ -74,14 +75,14 @@ class Redis:
         return self.run([(db, words)])[0]
 
     def hash(self, db: int, key: str) -> dict[str, str]:
-        """Return a hash, empty if there is none."""
+        """Return a hash, {} if it does not exist."""
         return pairs(self.call(db, "HGETALL", key))
 
     def hashes(self, db: int, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Return hashes by key, empty where there is none."""
-        asked = list(keys)
-        replies = self.run([(db, ("HGETALL", key)) for key in asked])
-        return {key: pairs(flat) for key, flat in zip(asked, replies)}
+        """Return hashes by key, {} for each that does not exist."""
+        keys = list(keys)
+        replies = self.run([(db, ("HGETALL", key)) for key in keys])
+        return {key: pairs(flat) for key, flat in zip(keys, replies)}
 
     def rows(self, db: int, pattern: str) -> dict[str, dict[str, str]]:
         """Return the hashes whose keys match a pattern, in the order of their keys."""
@@ -94,48 +95,48 @@ class Redis:
         """
         if not commands:
             return []
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._restart_timeout_s
         while True:
             try:
                 replies = self._exchange(commands)
                 break
-            except (OSError, _Closed) as error:
+            except (OSError, _ClosedError) as error:
                 self.close()
-                # a socket that this user may not open stays so: unlike Redis, it does not come back
+                # no retry without the right to open the socket, since waiting does not change that
                 if isinstance(error, PermissionError) or time.monotonic() >= deadline:
-                    raise self._gone(error) from error
+                    raise self._unreachable_error(error) from error
                 time.sleep(_RETRY_S)
         for (_, words), reply in zip(commands, replies):
             if isinstance(reply, _Refusal):
                 raise RedisError(
                     f"Redis at {self.path} refuses {_shown(words)}: {reply}",
-                    "see whether the switch is as SONiC sets it up",
+                    "check that the switch is as SONiC sets it up",
                 )
         return replies
 
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         stream = self._stream or self._connect()
         request = bytearray()
-        extra: list[int] = []
-        for place, (db, words) in enumerate(commands):
+        select_indices: list[int] = []
+        for index, (db, words) in enumerate(commands):
             if db != self._db:
                 request += encode(("SELECT", db))
-                extra.append(place + len(extra))
+                select_indices.append(index + len(select_indices))
                 self._db = db
             request += encode(words)
         stream.send(bytes(request))
-        replies = [stream.reply() for _ in range(len(commands) + len(extra))]
+        replies = [stream.reply() for _ in range(len(commands) + len(select_indices))]
         for reply in replies:
             # Redis is still reading its data after a restart
             if isinstance(reply, _Refusal) and reply.startswith("LOADING"):
-                raise _Closed(str(reply))
-        for place in reversed(extra):
-            chosen = replies.pop(place)
-            if isinstance(chosen, _Refusal):
+                raise _ClosedError(str(reply))
+        for index in reversed(select_indices):
+            selected = replies.pop(index)
+            if isinstance(selected, _Refusal):
                 self.close()
                 raise RedisError(
-                    f"Redis at {self.path} has not SONiC's databases: {chosen}",
-                    "see whether the device is a SONiC switch",
+                    f"Redis at {self.path} does not have SONiC's databases: {selected}",
+                    "check that the device is a SONiC switch",
                 )
         return replies
 
@@ -147,15 +148,15 @@ class Redis:
         self._stream, self._db = stream, 0
         return stream
 
-    def _gone(self, error: Exception) -> RedisGone:
+    def _unreachable_error(self, error: Exception) -> RedisGone:
         if isinstance(error, PermissionError):
             return RedisGone(
-                f"Redis at {self.path} is not to be opened by this user",
+                f"Redis at {self.path} may not be opened by this user",
                 "put the user into group redis, or use sudo",
             )
         return RedisGone(
             f"Redis at {self.path} does not answer ({error or 'the connection was closed'})",
-            "see whether the switch's database runs: docker ps --filter name=database",
+            "check that the switch's database runs: docker ps --filter name=database",
         )
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class Redis:
 
 
 class Events:
-    """Keyspace events of one database: the keys that were written or removed, and how.
+    """Keyspace events of one database: which keys were written or removed, and by which command.
 
     Redis must run with notify-keyspace-events AKE, as SONiC's does. Wait for `fileno` to be
     readable, then call `take`. A lost connection raises RedisGone; events may then have been
@@ -179,7 +180,7 @@ class Events:
             self._stream = _Stream(path, ANSWER_TIMEOUT_S)
             self._stream.send(encode(("PSUBSCRIBE", self._prefix + pattern)))
             self._stream.reply()
-        except (OSError, _Closed) as error:
+        except (OSError, _ClosedError) as error:
             raise RedisGone(f"Redis at {path} does not answer ({error})") from error
 
     def fileno(self) -> int:
@@ -187,7 +188,7 @@ class Events:
         return self._stream.fileno()
 
     def take(self) -> list[tuple[str, str]]:
-        """Return (key, what was done to it) of all events received, in order. Does not wait."""
+        """Return (key, command) of all events that have arrived, in order. Does not wait."""
         try:
             self._stream.fill()
             return [
@@ -195,7 +196,7 @@ class Events:
                 for reply in self._stream.ready()
                 if isinstance(reply, list) and reply[0] == "pmessage"
             ]
-        except (OSError, _Closed) as error:
+        except (OSError, _ClosedError) as error:
             raise RedisGone(f"Redis has ended the connection ({error})") from error
 
     def close(self) -> None:
@@ -229,7 +230,7 @@ class _Stream:
     def fill(self) -> None:
         piece = self._socket.recv(_READ_BYTES)
         if not piece:
-            raise _Closed("the connection was closed")
+            raise _ClosedError("the connection was closed")
         self._pending += piece
 
     def reply(self) -> Any:
@@ -242,7 +243,7 @@ class _Stream:
             yield found[0]
 
     def _next(self) -> tuple[Any, ...]:
-        """Return the next reply, alone, or nothing if it has not arrived completely."""
+        """Return the next reply in a tuple, or an empty tuple if it is not complete yet."""
         start = self._at
         try:
             return (self._parse(),)
@@ -250,9 +251,9 @@ class _Stream:
             self._at = start
             return ()
         finally:
-            self._forget()
+            self._drop_parsed()
 
-    def _forget(self) -> None:
+    def _drop_parsed(self) -> None:
         if self._at > _READ_BYTES or self._at == len(self._pending):
             del self._pending[: self._at]
             self._at = 0
@@ -268,14 +269,14 @@ class _Stream:
             return text.decode(errors="replace")
         if kind == ord("-"):
             return _Refusal(text.decode(errors="replace"))
-        if kind in b":$*" and depth < _DEEPEST and _INTEGER.fullmatch(text):
+        if kind in b":$*" and depth < _MAX_DEPTH and _INTEGER.fullmatch(text):
             number = int(text)
             if kind == ord(":"):
                 return number
             if kind == ord("$"):
                 return self._bulk(number)
             return None if number < 0 else [self._parse(depth + 1) for _ in range(number)]
-        raise _Closed(f"this is no Redis: it says {bytes([kind]) + text[:40]!r}")
+        raise _ClosedError(f"this is not Redis: it answers {bytes([kind]) + text[:40]!r}")
 
     def _bulk(self, length: int) -> str | None:
         if length < 0:
@@ -283,7 +284,7 @@ class _Stream:
         end = self._at + length
         if len(self._pending) < end + 2:
             raise IndexError
-        # values may be binary, as IPFIX templates are; this way they can be had back exactly
+        # values may be binary, as IPFIX templates are; this encoding can be reversed exactly
         value = self._pending[self._at : end].decode(errors="surrogateescape")
         self._at = end + 2
         return value

@@ -1,8 +1,8 @@
-"""The queueing disciplines of one interface: build, compare, restore.
+"""Builds, compares and restores the queueing disciplines (qdiscs) of interfaces.
 
-The wanted state is an optional shaper and below it a fair queue, a plain one, or RED queues, under
-ETS if there are several. Disciplines are compared by the settings that the kernel reports. The
-layout and the handles are those of `orchestration.agent.linux.qdiscs`.
+The desired state is an optional shaper, and below it a fair queue, a plain queue, or RED queues,
+under ETS if there are several. Disciplines are compared by the settings that the kernel reports.
+The layout and the handles are those of `orchestration.agent.linux.qdiscs`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RESTORABLE = ("bfifo", "codel", "fq", "fq_codel", "netem", "pfifo", "red", "sfq
 
 
 class Queues:
-    """The disciplines of all interfaces; keys are interface indices."""
+    """The queueing disciplines of all interfaces, by interface index."""
 
     def __init__(self, route: RouteSocket) -> None:
         self._route = route
@@ -28,27 +28,31 @@ class Queues:
     def read(self) -> dict:
         """Return each interface's disciplines below its root, the root first.
 
-        A value is a list of dicts. Disciplines without a handle are the kernel's defaults, which
-        return by themselves when others are removed.
+        A value is a list of dicts. Disciplines without a handle are left out: they are the kernel's
+        defaults, which return by themselves when others are removed.
         """
-        found: dict = {}
+        parts_by_index: dict = {}
         inner: dict = {}
-        for there in qdiscs.qdiscs(self._route, invisible=True):
-            index, handle, parent = there.ifindex, there.handle, there.parent
+        for present_part in qdiscs.qdiscs(self._route, invisible=True):
+            index, handle, parent = present_part.ifindex, present_part.handle, present_part.parent
             if parent == qdiscs.TC_H_INGRESS:
                 continue
-            if handle == 0 and there.kind == "bfifo" and parent & 0xFFFF0000:
-                (inner[index, parent & 0xFFFF0000],) = struct.unpack_from("=I", there.options)
+            if handle == 0 and present_part.kind == "bfifo" and parent & 0xFFFF0000:
+                (inner[index, parent & 0xFFFF0000],) = struct.unpack_from(
+                    "=I", present_part.options
+                )
             elif handle:
-                part = {"kind": there.kind, "handle": handle, "parent": parent}
-                found.setdefault(index, []).append({**part, "options": there.options.hex()})
-        for index, parts in found.items():
+                part = {"kind": present_part.kind, "handle": handle, "parent": parent}
+                parts_by_index.setdefault(index, []).append(
+                    {**part, "options": present_part.options.hex()}
+                )
+        for index, parts in parts_by_index.items():
             for part in parts:
                 if (index, part["handle"]) in inner:
                     part["inner_limit"] = inner[index, part["handle"]]
-            above = {part["handle"]: part["parent"] for part in parts}
-            parts.sort(key=lambda part: (_depth(part["parent"], above), part["handle"]))
-        return found
+            parent_of = {part["handle"]: part["parent"] for part in parts}
+            parts.sort(key=lambda part: (_depth(part["parent"], parent_of), part["handle"]))
+        return parts_by_index
 
     def check(self, index: int, name: str, present: list) -> None:
         """Raise Refused if the present disciplines could not be restored."""
@@ -56,30 +60,31 @@ class Queues:
             kind = part["kind"]
             if kind not in _RESTORABLE and not (kind == "mq" and len(present) == 1):
                 raise Refused(
-                    f"{name} has a queueing discipline {kind} that was set up by somebody and that "
-                    "could not be put back",
-                    f"take it away if you can do without it: tc qdisc del dev {name} root",
+                    f"{name} has a queueing discipline {kind} that somebody set up and that could "
+                    "not be restored",
+                    f"remove it if you do not need it: tc qdisc del dev {name} root",
                 )
         if present and self._filters(index):
             raise Refused(
-                f"{name} has traffic filters, which could not be put back",
-                f"take them away if you can do without them: tc filter del dev {name}",
+                f"{name} has traffic filters, which could not be restored",
+                f"remove them if you do not need them: tc filter del dev {name}",
             )
 
     def build(self, index: int, present: list, wanted: dict) -> None:
-        """Build the wanted disciplines; keep queued packets if only RED's parameters change."""
+        """Build the desired disciplines; queued packets stay if only RED's parameters change."""
         requests = qdiscs.stack(index, wanted)
         parts = [decode(request) for request in requests]
         if not _same_shape(present, parts) or not all(
-            part.kind == "red" or _same_part(there, part) for there, part in _both(present, parts)
+            part.kind == "red" or _same_part(present_part, part)
+            for present_part, part in _pairs(present, parts)
         ):
             self._clear(index, present)
             self._route.request(requests)
             return
-        for there, part in _both(present, parts):
-            if part.kind == "red" and not _same_part(there, part):
+        for present_part, part in _pairs(present, parts):
+            if part.kind == "red" and not _same_part(present_part, part):
                 red = red_parameters(part.options)
-                if _red_limit(there) == red.limit_bytes:
+                if _red_limit(present_part) == red.limit_bytes:
                     red = red._replace(limit_bytes=0)
                 self._route.request([qdiscs.red_request(index, part.handle, part.parent, red)])
 
@@ -87,12 +92,15 @@ class Queues:
         """Restore the former disciplines, or the kernel's default."""
         self._clear(index, present)
         for part in former:
-            place, options = (index, part["handle"], part["parent"]), bytes.fromhex(part["options"])
+            position, options = (
+                (index, part["handle"], part["parent"]),
+                bytes.fromhex(part["options"]),
+            )
             if part["kind"] == "red":
                 red = red_parameters(options)._replace(limit_bytes=_red_limit(part))
-                request = qdiscs.red_request(*place, red, qdiscs.ADD)
+                request = qdiscs.red_request(*position, red, qdiscs.ADD)
             else:
-                request = qdiscs.qdisc(*place, part["kind"], options, nested=True)
+                request = qdiscs.qdisc(*position, part["kind"], options, nested=True)
             self._route.request([request])
 
     def _clear(self, index: int, present: list) -> None:
@@ -107,36 +115,36 @@ class Queues:
                 raise
 
     def _filters(self, index: int) -> bool:
-        found = self._route.dump(qdiscs.tc_message(qdiscs.RTM_GETTFILTER, index))
-        return any(kind == qdiscs.RTM_NEWTFILTER for kind, _ in found)
+        parts_by_index = self._route.dump(qdiscs.tc_message(qdiscs.RTM_GETTFILTER, index))
+        return any(kind == qdiscs.RTM_NEWTFILTER for kind, _ in parts_by_index)
 
 
 def same_queues(present: list, target: object) -> bool:
-    """Return True if an interface's disciplines equal the wanted (a dict) or the former ones."""
+    """Return True if an interface's disciplines equal the desired (a dict) or the former ones."""
     if isinstance(target, dict):
         parts = [decode(request) for request in qdiscs.stack(0, target)]
         return _same_shape(present, parts) and all(
-            _same_part(a, b) for a, b in _both(present, parts)
+            _same_part(a, b) for a, b in _pairs(present, parts)
         )
     return _comparable(present) == _comparable(target or [])
 
 
-def shown_queues(value: object) -> str:
+def describe_queues(value: object) -> str:
     """Return disciplines in a form for people, the root first."""
     if isinstance(value, dict):
         parts = [decode(request) for request in qdiscs.stack(0, value)]
-        return " > ".join(_words(p.kind, p.handle, p.options) for p in parts) or "the default"
+        return " > ".join(_describe(p.kind, p.handle, p.options) for p in parts) or "the default"
     parts = value or []
-    words = [_words(p["kind"], p["handle"], bytes.fromhex(p["options"])) for p in parts]
+    words = [_describe(p["kind"], p["handle"], bytes.fromhex(p["options"])) for p in parts]
     return " > ".join(words) or "the default"
 
 
 def decode(request: bytes) -> Qdisc:
-    """Return the discipline that a request asks for."""
+    """Return the discipline that a request would create."""
     return qdiscs.qdisc_of(request[HEADER.size :])
 
 
-def _words(kind: str, handle: int, options: bytes) -> str:
+def _describe(kind: str, handle: int, options: bytes) -> str:
     text = f"{kind} {handle >> 16:x}:"
     if kind == "red":
         red = red_parameters(options)
@@ -146,28 +154,30 @@ def _words(kind: str, handle: int, options: bytes) -> str:
     return text
 
 
-def _depth(parent: int, above: dict) -> int:
+def _depth(parent: int, parent_of: dict) -> int:
     depth = 0
-    while parent != qdiscs.TC_H_ROOT and parent & 0xFFFF0000 in above and depth < len(above):
-        parent, depth = above[parent & 0xFFFF0000], depth + 1
+    while (
+        parent != qdiscs.TC_H_ROOT and parent & 0xFFFF0000 in parent_of and depth < len(parent_of)
+    ):
+        parent, depth = parent_of[parent & 0xFFFF0000], depth + 1
     return depth
 
 
 def _same_shape(present: list, parts: list) -> bool:
-    there = sorted((part["kind"], part["handle"], part["parent"]) for part in present)
-    return there == sorted((part.kind, part.handle, part.parent) for part in parts)
+    present_part = sorted((part["kind"], part["handle"], part["parent"]) for part in present)
+    return present_part == sorted((part.kind, part.handle, part.parent) for part in parts)
 
 
-def _both(present: list, parts: list) -> list:
+def _pairs(present: list, parts: list) -> list:
     by_handle = {part["handle"]: part for part in present}
     return [(by_handle[part.handle], part) for part in parts]
 
 
-def _same_part(there: dict, part: Qdisc) -> bool:
-    present = bytes.fromhex(there["options"])
+def _same_part(present_part: dict, part: Qdisc) -> bool:
+    present = bytes.fromhex(present_part["options"])
     if part.kind == "red":
         now, red = red_parameters(present), red_parameters(part.options)
-        return now._replace(limit_bytes=_red_limit(there), known=red.known) == red
+        return now._replace(limit_bytes=_red_limit(present_part), known=red.known) == red
     known, wanted = attributes(present), attributes(part.options)
     if part.kind == "tbf":
         # the bucket is reported in coarse time units; the limit, ten times the bucket, is exact
@@ -182,10 +192,10 @@ def _same_part(there: dict, part: Qdisc) -> bool:
     return all(known[kind] == value for kind, value in wanted.items() if kind in known)
 
 
-def _red_limit(there: dict) -> int:
-    """Return the limit of RED's inner queue. RED itself reports 0 after a change of thresholds."""
-    red = red_parameters(bytes.fromhex(there["options"]))
-    return int(there.get("inner_limit", red.limit_bytes))
+def _red_limit(present_part: dict) -> int:
+    """Return the limit of RED's inner queue, since RED reports 0 after a change of thresholds."""
+    red = red_parameters(bytes.fromhex(present_part["options"]))
+    return int(present_part.get("inner_limit", red.limit_bytes))
 
 
 def _comparable(parts: list) -> list:

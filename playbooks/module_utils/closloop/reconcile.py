@@ -1,7 +1,8 @@
-"""The steps that all modules share: read, compare, save the old state, change, read again.
+"""The steps that all modules share: read, compare, save the former values, change, read again.
 
 A device's settings are a dict of JSON-ready values; None means that the setting does not exist.
-Undo means that nothing is wanted: saved values that are no longer wanted are restored.
+Saved values of settings that are no longer desired are restored. So an undo is a change to a state
+in which nothing is desired.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from ansible.module_utils.agent.safety.shared_folder import SHARED, own_folder, 
 from ansible.module_utils.core.files import partial_of, sync_path, whole_file
 
 FOLDER = "/var/lib/closloop/provision"
-# The second has what an interrupted change must put back, which older versions would leave out.
+# The second format also has what an interrupted change must set again, which older versions of
+# closloop would ignore.
 _FORMAT, _SUSPENDED_FORMAT = 1, 2
-# A module takes seconds; one that is killed holds the device for this long.
+# A module takes seconds; if it is killed, its lease is valid for this long.
 _LEASE_S = 300.0
-# How long a release waits for a module that goes on without its controller.
-_MODULE_S, _LOOK_EVERY_S = 60.0, 0.05
+# How long a release waits for a module that still runs without its controller.
+_MODULE_TIMEOUT_S, _POLL_S = 60.0, 0.05
 ARGUMENTS = {
     "state": {"choices": ["present", "verified", "absent"], "default": "present"},
     "desired": {"type": "dict", "default": {}},
@@ -46,7 +48,7 @@ class Change(NamedTuple):
 
 
 class Device(ABC):
-    """The settings of one module on this device. `skipped` collects what the device lacks."""
+    """The settings that one module manages on this device. `skipped` collects the skipped steps."""
 
     name = ""
 
@@ -60,66 +62,66 @@ class Device(ABC):
             self.skipped.append(entry)
 
     @abstractmethod
-    def wanted(self, desired: dict) -> dict:
-        """Return the wanted values by key, as far as this device offers the settings."""
+    def desired_values(self, desired: dict) -> dict:
+        """Return the desired values by key, of the settings that this device offers."""
 
     @abstractmethod
     def read(self, keys: list) -> dict:
         """Return the present values of `keys`."""
 
-    def same(self, key: str, present: object, target: object) -> bool:
-        """Return True if nothing has to change. `target` is a wanted value, or one read earlier."""
+    def is_same(self, key: str, present: object, target: object) -> bool:
+        """Return True if nothing has to change; `target` is a desired or a saved value."""
         return present == target
 
-    def noted(self, change: Change, saved: dict) -> object:
-        """Return what to save of a setting before a change, given all that is saved already."""
+    def value_to_save(self, change: Change, saved: dict) -> object:
+        """Return what to save before a change; `saved` has all saved values by key."""
         return saved.get(change.key, change.before)
 
-    def restored(self, key: str, saved: object, present: object) -> object:
-        """Return the value that an undo aims at, given what was saved and what is there."""
+    def undo_target(self, key: str, saved: object, present: object) -> object:
+        """Return the value that an undo should set, given the saved and the present value."""
         return saved
 
     def unreadable(self, key: str) -> str:
-        """Return why a saved setting cannot be read now, so that it may not be restored, or ""."""
+        """Return why a saved setting cannot be read now, and so may not be restored, or ""."""
         return ""
 
     def suspended(self, changes: list) -> dict:
-        """Return what `apply` removes on its way and sets again: present values by key.
+        """Return the present values, by key, of settings that `apply` removes and sets again.
 
-        They are saved before it, so that none is lost if it is interrupted.
+        They are saved before `apply`, so that none is lost if it is interrupted.
         """
         return {}
 
     def put_back(self, values: dict) -> None:  # noqa: B027 (most suspend nothing)
-        """Set what an interrupted `apply` has removed on its way, as `suspended` returned it."""
+        """Set again what an interrupted `apply` has removed; `values` are from `suspended`."""
 
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
-        They are the changes of settings that this module has not changed before.
+        `changes` are only those of settings that this module has not changed before.
         """
 
     @abstractmethod
     def apply(self, changes: list) -> None:
         """Make the changes in the right order."""
 
-    def shown(self, key: str, value: object) -> str:
-        """Return a value in a form for people."""
+    def describe(self, key: str, value: object) -> str:
+        """Return a value as text for people."""
         return "nothing" if value is None else str(value)
 
 
 class Saved:
     """The values before the first change, by key, in a file that only root can read.
 
-    It is written before anything is changed and removed by the undo. A former value is never
-    overwritten, because an undo restores the first state. `suspended` is what the change at work
-    removes and sets again: where it is missing later, that change was interrupted, and nobody else
-    has removed it.
+    The file is written before anything is changed, and removed by the undo. A saved value is never
+    overwritten, because an undo restores the first state. `suspended` has the values that the
+    current change removes and sets again: if one is missing later, the change was interrupted, and
+    nobody else removed it.
     """
 
     def __init__(self, name: str, folder: str = FOLDER) -> None:
         self.path = os.path.join(folder, name + ".json")
-        self.there = False
+        self.exists = False
         self.values: dict = {}
         self.suspended: dict = {}
 
@@ -135,7 +137,7 @@ class Saved:
         values, suspended = data.get("values"), data.get("suspended", {})
         if not isinstance(values, dict) or not isinstance(suspended, dict):
             raise ValueError(self.path + " is damaged")
-        self.there, self.values, self.suspended = True, values, suspended
+        self.exists, self.values, self.suspended = True, values, suspended
 
     def store(self) -> None:
         """Write the file atomically. Raises OSError."""
@@ -150,10 +152,10 @@ class Saved:
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump(data, file)
             sync_path(new)
-        self.there = True
+        self.exists = True
 
     def remove(self) -> None:
-        """Remove the file, what a killed writer left of it, and its folders if they are empty."""
+        """Remove the file, a killed writer's partial file, and the folders if they are empty."""
         for path in (self.path, partial_of(self.path)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -161,37 +163,37 @@ class Saved:
         for path in (folder, os.path.dirname(folder)):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
-        self.there, self.values, self.suspended = False, {}, {}
+        self.exists, self.values, self.suspended = False, {}, {}
 
 
-def plan(device: Device, wanted: dict, saved: dict, returning: dict | None = None) -> list:
+def plan(device: Device, wanted: dict, saved: dict, reinstated: dict | None = None) -> list:
     """Return the changes that bring the device to `wanted`, and all other settings to `saved`.
 
-    `returning` are settings that are put back before, by key.
+    `reinstated` has the values, by key, that are set again before that.
     """
     former = [key for key in saved if key not in wanted]
-    present = {**device.read([*former, *wanted]), **(returning or {})}
-    targets = {key: device.restored(key, saved[key], present.get(key)) for key in former}
+    present = {**device.read([*former, *wanted]), **(reinstated or {})}
+    targets = {key: device.undo_target(key, saved[key], present.get(key)) for key in former}
     return [
         Change(key, present.get(key), target, key in targets)
         for key, target in {**targets, **wanted}.items()
-        if not device.same(key, present.get(key), target)
+        if not device.is_same(key, present.get(key), target)
     ]
 
 
 def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mode: bool) -> dict:
     """Bring the device into a state and return the module's result. Raises Refused, OSError."""
     saved.load()
-    if state == "absent" and not saved.there:
+    if state == "absent" and not saved.exists:
         if not check_mode:
             saved.remove()
         return {"changed": False, "skipped_steps": [], "differences": []}
-    returning = {} if state == "verified" else _missing(device, saved)
+    reinstated = {} if state == "verified" else _lost_in_interruption(device, saved)
     if not check_mode and state != "verified":
-        _put_back(device, saved, returning)
-    wanted = {} if state == "absent" else device.wanted(desired)
-    changes = plan(device, wanted, saved.values, returning)
-    found = [*(Change(key, None, value, True) for key, value in returning.items()), *changes]
+        _put_back(device, saved, reinstated)
+    wanted = {} if state == "absent" else device.desired_values(desired)
+    changes = plan(device, wanted, saved.values, reinstated)
+    found = [*(Change(key, None, value, True) for key, value in reinstated.items()), *changes]
     result = {
         "changed": bool(found) or state == "absent",
         "differences": lines(device, found),
@@ -201,22 +203,22 @@ def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mod
         return {**result, "changed": False, "skipped_steps": device.skipped}
     device.check([change for change in changes if change.key not in saved.values])
     if check_mode:
-        _unreadable(device, wanted, saved.values)
+        _skip_unreadable(device, wanted, saved.values)
     else:
-        _make(device, wanted, saved, changes)
+        _apply_changes(device, wanted, saved, changes)
         if state == "absent":
-            _end(device, saved)
+            _finish_undo(device, saved)
     return {**result, "skipped_steps": device.skipped}
 
 
-def _missing(device: Device, saved: Saved) -> dict:
-    """Return what an interrupted change has removed on its way, and not set again, by key."""
+def _lost_in_interruption(device: Device, saved: Saved) -> dict:
+    """Return the values, by key, that an interrupted change has removed and not set again."""
     present = device.read(list(saved.suspended)) if saved.suspended else {}
     return {key: value for key, value in saved.suspended.items() if present[key] is None}
 
 
 def _put_back(device: Device, saved: Saved, missing: dict) -> None:
-    """Put back what an interrupted change has removed; from then on a removal is somebody's."""
+    """Set again what an interrupted change has removed, and remember that this is done."""
     if missing:
         device.put_back(missing)
     if saved.suspended:
@@ -224,49 +226,54 @@ def _put_back(device: Device, saved: Saved, missing: dict) -> None:
         saved.store()
 
 
-def _unreadable(device: Device, wanted: dict, saved: dict) -> dict:
-    """Return the reason by key for former settings of which nobody knows what they are now."""
+def _skip_unreadable(device: Device, wanted: dict, saved: dict) -> dict:
+    """Return the reason, by key, for each saved setting whose present value cannot be read.
+
+    They are skipped steps, and their saved values stay.
+    """
     reasons = {key: device.unreadable(key) for key in saved if key not in wanted}
     found = {key: reason for key, reason in reasons.items() if reason}
     for key, reason in found.items():
-        device.skip(f"undo of {key}", f"it cannot be read: {reason}; what it was stays saved")
+        device.skip(f"undo of {key}", f"it cannot be read: {reason}; its former value stays saved")
     return found
 
 
-def _make(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
-    notes = {c.key: device.noted(c, saved.values) for c in changes if not c.restores}
-    both = {**saved.values, **notes}
+def _apply_changes(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
+    new_values = {c.key: device.value_to_save(c, saved.values) for c in changes if not c.restores}
+    merged = {**saved.values, **new_values}
     suspended = device.suspended(changes)
-    if suspended or both != saved.values:
-        saved.values, saved.suspended = both, suspended
+    if suspended or merged != saved.values:
+        saved.values, saved.suspended = merged, suspended
         saved.store()
     if not changes:
         return
     try:
         device.apply(changes)
     except Exception:
-        # what cannot be put back now is by the next undo or provisioning
+        # what cannot be set again now is set by the next undo or provisioning
         with contextlib.suppress(Exception):
-            _put_back(device, saved, _missing(device, saved))
+            _put_back(device, saved, _lost_in_interruption(device, saved))
         raise
-    left = plan(device, wanted, saved.values)
-    kept = saved.values
-    if wanted and not left:
-        unreadable = _unreadable(device, wanted, kept)
-        kept = {key: value for key, value in kept.items() if key in wanted or key in unreadable}
-    if suspended or kept != saved.values:
-        saved.values, saved.suspended = kept, {}
+    unfinished = plan(device, wanted, saved.values)
+    remaining = saved.values
+    if wanted and not unfinished:
+        unreadable = _skip_unreadable(device, wanted, remaining)
+        remaining = {
+            key: value for key, value in remaining.items() if key in wanted or key in unreadable
+        }
+    if suspended or remaining != saved.values:
+        saved.values, saved.suspended = remaining, {}
         saved.store()
-    if left:
+    if unfinished:
         raise Refused(
-            "not everything is as it was set: " + "; ".join(lines(device, left)),
-            "see whether something else on the device changes it, then provision again",
+            "not every setting has its value: " + "; ".join(lines(device, unfinished)),
+            "check whether something else on the device changes it, then provision again",
         )
 
 
-def _end(device: Device, saved: Saved) -> None:
-    """End an undo: remove what was saved. Raises Refused, and keeps what may not be restored."""
-    unreadable = _unreadable(device, {}, saved.values)
+def _finish_undo(device: Device, saved: Saved) -> None:
+    """Remove what was saved, after an undo. Raises Refused, and keeps values not restored."""
+    unreadable = _skip_unreadable(device, {}, saved.values)
     if not unreadable:
         saved.remove()
         return
@@ -280,27 +287,27 @@ def _end(device: Device, saved: Saved) -> None:
 
 
 def lines(device: Device, changes: list) -> list:
-    """Return the changes as lines for people: setting, present value, target."""
+    """Return a line for each change, for people: setting, present value, target."""
 
     def line(change: Change) -> str:
-        before, after = (device.shown(change.key, v) for v in (change.before, change.after))
+        before, after = (device.describe(change.key, v) for v in (change.before, change.after))
         return f"{change.key}: is {before}, should be {after}"
 
     return [line(change) for change in changes]
 
 
 def _diff(device: Device, changes: list) -> dict:
-    def text(place: int) -> str:
-        return "".join(f"{c.key}: {device.shown(c.key, c[place])}\n" for c in changes)
+    def text(index: int) -> str:
+        return "".join(f"{c.key}: {device.describe(c.key, c[index])}\n" for c in changes)
 
     return {"before": text(1), "after": text(2)}
 
 
 def run(module, device: Device) -> None:
-    """Run the module: read its parameters, answer Ansible."""
+    """Run the module: read its parameters, reconcile the device, and report to Ansible."""
     state = module.params["state"]
     try:
-        with _leased(module) as kept:
+        with _leased(module) as lease_kept:
             result = reconcile(
                 device, module.params["desired"], Saved(device.name), state, module.check_mode
             )
@@ -316,62 +323,65 @@ def run(module, device: Device) -> None:
             remedy="closloop provision brings it into its state again",
             **result,
         )
-    module.exit_json(**result, lease=kept)
+    module.exit_json(**result, lease=lease_kept)
 
 
 @contextlib.contextmanager
 def _leased(module):
     """Hold the device while it is changed, so that neither a run nor another module changes it.
 
-    The saved values are read, written and removed under the lease too. Unless this module is the
-    device's last one, it leaves the lease to the next, and yields its nonce; else "". The next one
-    extends it. A module that fails is the last one.
+    The saved values are also read, written and removed under the lease. Unless this is the device's
+    last module, it keeps the lease for the next one, which extends it, and yields the lease's
+    nonce; otherwise it yields "" and drops the lease. It also drops it after a failure.
     """
     if module.check_mode or module.params["state"] == "verified":
         yield ""
         return
     last, nonce = module.params["last"], module.params["lease"] or uuid4().hex
     leases = Leases(SHARED, this_boot())
-    taking = {"holder": module.params["holder"], "nonce": nonce, "ttl_s": _LEASE_S}
-    leases.take(taking)
+    lease_request = {"holder": module.params["holder"], "nonce": nonce, "ttl_s": _LEASE_S}
+    leases.take(lease_request)
     try:
-        with _at_work():
+        with _only_module_running():
             yield "" if last else nonce
     except BaseException:
         last = True
         raise
     finally:
         if last:
-            leases.drop(taking)
+            leases.drop(lease_request)
 
 
 def release(nonce: str) -> None:
-    """Give the device back after modules that left it to a next one.
+    """Drop the lease that modules kept for a next one.
 
-    A module may go on for a while after its controller was stopped; this waits for it. Raises
-    Refused if it goes on for too long.
+    A module may still run for a while after its controller was stopped; this waits for it. Raises
+    Refused if it runs for too long.
     """
-    with contextlib.suppress(FileNotFoundError), _at_work():
+    with contextlib.suppress(FileNotFoundError), _only_module_running():
         drop_lease(SHARED, nonce)
 
 
 @contextlib.contextmanager
-def _at_work():
-    """Be the only module of this account that is at work, by a lock that ends with the process."""
+def _only_module_running():
+    """Hold a lock, so that this is the only running module of this account.
+
+    The lock ends with the process. Raises Refused if another module runs for too long.
+    """
     handle = os.open(own_folder(SHARED), os.O_RDONLY | os.O_CLOEXEC)
-    end = time.monotonic() + _MODULE_S
+    deadline = time.monotonic() + _MODULE_TIMEOUT_S
     try:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise Refused(
-                        f"another module has been at work for more than {_MODULE_S:.0f} s",
-                        "see what the processes of Ansible on the device do",
+                        f"another module has been running for more than {_MODULE_TIMEOUT_S:.0f} s",
+                        "check what Ansible's processes on the device do",
                     ) from None
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(handle)

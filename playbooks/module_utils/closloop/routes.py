@@ -1,6 +1,6 @@
-"""Interfaces, IPv4 addresses, routes and rules over routing netlink: read, set, add, delete.
+"""Reads and sets interfaces, IPv4 addresses, routes and rules over routing netlink.
 
-A route that is read keeps the kernel's own message, so that a replaced route can be restored with
+A route that was read has the kernel's own message, so that a replaced route can be restored with
 all its attributes.
 """
 
@@ -36,7 +36,7 @@ _CREATE_EXCL, _CREATE_REPLACE = NLM_F_CREATE | NLM_F_EXCL, NLM_F_CREATE | NLM_F_
 _IFLA_IFNAME, _IFLA_MTU = 3, 4
 _IFF_UP = 1
 _IFINFO = struct.Struct("=BxHiII")
-_GONE = (errno.ESRCH, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ENODEV)
+_NOT_THERE_ERRORS = (errno.ESRCH, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ENODEV)
 
 MAIN = 254
 _STATIC = 4  # RTPROT_STATIC
@@ -50,9 +50,9 @@ _TO_TABLE = 1
 
 
 class Links:
-    """The interfaces of this network namespace, by name: index, MTU in bytes, up or not.
+    """The interfaces of this network namespace.
 
-    `name` maps indices to names.
+    `index`, `mtu` (in bytes) and `up` are by name; `name` has the names by index.
     """
 
     def __init__(self, route: RouteSocket) -> None:
@@ -60,7 +60,7 @@ class Links:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read all interfaces anew."""
+        """Read all interfaces again."""
         self.index: dict = {}
         self.name: dict = {}
         self.mtu: dict = {}
@@ -69,10 +69,10 @@ class Links:
             if kind != RTM_NEWLINK:
                 continue
             _, _, index, flags, _ = _IFINFO.unpack_from(payload)
-            found = attributes(payload, _IFINFO.size)
-            name = found[_IFLA_IFNAME].rstrip(b"\0").decode()
+            parsed = attributes(payload, _IFINFO.size)
+            name = parsed[_IFLA_IFNAME].rstrip(b"\0").decode()
             self.index[name], self.name[index] = index, name
-            (self.mtu[name],) = struct.unpack("=I", found[_IFLA_MTU])
+            (self.mtu[name],) = struct.unpack("=I", parsed[_IFLA_MTU])
             self.up[name] = bool(flags & _IFF_UP)
 
     def require(self, name: str) -> int:
@@ -93,7 +93,7 @@ class Links:
         except OSError as error:
             raise Refused(
                 f"{name} refuses an MTU of {mtu_bytes} bytes: {error.strerror}",
-                "lower the testbed's mtu, or see what the NIC can do: ip -d link show " + name,
+                "lower the testbed's mtu, or check what the NIC can do: ip -d link show " + name,
             ) from None
 
     def set_up(self, name: str, up: bool) -> None:
@@ -114,7 +114,7 @@ def set_offloads(name: str, target: dict) -> None:
         except OSError as error:
             raise Refused(
                 f"{name} keeps {offload} on: {error.strerror}",
-                f"see what the NIC can do: ethtool -k {name}",
+                f"check what the NIC can do: ethtool -k {name}",
             ) from None
 
 
@@ -136,8 +136,8 @@ class Routing:
             family, length, _, _, index = _IFADDR.unpack_from(payload)
             if kind != RTM_NEWADDR or family != socket.AF_INET or index not in self._links.name:
                 continue
-            found = attributes(payload, _IFADDR.size)
-            address = socket.inet_ntoa(found.get(2) or found[1])
+            parsed = attributes(payload, _IFADDR.size)
+            address = socket.inet_ntoa(parsed.get(2) or parsed[1])
             key = f"{self._links.name[index]} {address}/{length}"
             result[key] = {}
         return result
@@ -151,22 +151,22 @@ class Routing:
             )
             if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED:
                 continue
-            found = attributes(payload, _RTMSG.size)
-            table = attribute_u32(found, _TABLE, table)
+            parsed = attributes(payload, _RTMSG.size)
+            table = attribute_u32(parsed, _TABLE, table)
             if table == 255 or tos:
                 continue
-            destination = socket.inet_ntoa(found.get(_DST, bytes(4)))
-            key = f"{table} {destination}/{length} {attribute_u32(found, _PRIORITY, 0)}"
+            destination = socket.inet_ntoa(parsed.get(_DST, bytes(4)))
+            key = f"{table} {destination}/{length} {attribute_u32(parsed, _PRIORITY, 0)}"
             result.setdefault(
                 key,
                 {
-                    "via": self._via(found, flags),
-                    "source": socket.inet_ntoa(found[_PREFSRC]) if _PREFSRC in found else "",
+                    "via": self._via(parsed, flags),
+                    "source": socket.inet_ntoa(parsed[_PREFSRC]) if _PREFSRC in parsed else "",
                     "protocol": protocol,
                     "scope": scope,
                     "type": type_,
-                    "metrics": found.get(_METRICS, b"").hex(),
-                    "message": _settled(payload).hex(),
+                    "metrics": parsed.get(_METRICS, b"").hex(),
+                    "message": _without_link_state(payload).hex(),
                 },
             )
         return result
@@ -178,10 +178,10 @@ class Routing:
             family, _, length, _, table, _, _, action, _ = _RULE.unpack_from(payload)
             if kind != RTM_NEWRULE or family != socket.AF_INET or action != _TO_TABLE:
                 continue
-            found = attributes(payload, _RULE.size)
-            source = socket.inet_ntoa(found.get(_FRA_SRC, bytes(4)))
-            priority = attribute_u32(found, _FRA_PRIORITY, 0)
-            key = f"{priority} {source}/{length} {attribute_u32(found, _FRA_TABLE, table)}"
+            parsed = attributes(payload, _RULE.size)
+            source = socket.inet_ntoa(parsed.get(_FRA_SRC, bytes(4)))
+            priority = attribute_u32(parsed, _FRA_PRIORITY, 0)
+            key = f"{priority} {source}/{length} {attribute_u32(parsed, _FRA_TABLE, table)}"
             result[key] = {}
         return result
 
@@ -206,10 +206,10 @@ class Routing:
             attrs += attribute(_DST, socket.inet_aton(destination))
         if int(priority):
             attrs += attribute(_PRIORITY, struct.pack("=I", int(priority)))
-        short = int(table) if int(table) < 256 else 0
+        short_table = int(table) if int(table) < 256 else 0
         if target is None:
             nowhere = 255  # RT_SCOPE_NOWHERE matches any scope
-            body = _RTMSG.pack(2, int(length), 0, 0, short, 0, nowhere, 0, 0) + attrs
+            body = _RTMSG.pack(2, int(length), 0, 0, short_table, 0, nowhere, 0, 0) + attrs
             self._delete(RTM_NEWROUTE, body)
             return
         body = bytes.fromhex(target["message"]) if "message" in target else b""
@@ -219,7 +219,7 @@ class Routing:
             flags, more = self._nexthops(via)
             if target.get("source"):
                 more += attribute(_PREFSRC, socket.inet_aton(target["source"]))
-            head = _RTMSG.pack(2, int(length), 0, 0, short, _STATIC, scope, _UNICAST, flags)
+            head = _RTMSG.pack(2, int(length), 0, 0, short_table, _STATIC, scope, _UNICAST, flags)
             body = head + attrs + more
         self._send(RTM_NEWROUTE, _CREATE_REPLACE, body)
 
@@ -227,9 +227,9 @@ class Routing:
         """Add or remove a rule."""
         priority, prefix, table = key.split(" ")
         source, _, length = prefix.partition("/")
-        short = int(table) if int(table) < 256 else 0
+        short_table = int(table) if int(table) < 256 else 0
         body = (
-            _RULE.pack(2, 0, int(length), 0, short, 0, 0, _TO_TABLE, 0)
+            _RULE.pack(2, 0, int(length), 0, short_table, 0, 0, _TO_TABLE, 0)
             + attribute(_FRA_SRC, socket.inet_aton(source))
             + attribute(_FRA_PRIORITY, struct.pack("=I", int(priority)))
             + attribute(_FRA_TABLE, struct.pack("=I", int(table)))
@@ -239,13 +239,13 @@ class Routing:
         else:
             self._send(RTM_NEWRULE, _CREATE_EXCL, body)
 
-    def _via(self, found: dict, flags: int) -> list:
-        """Return the next hops: gateway ("" for none), interface, weight."""
+    def _via(self, parsed: dict, flags: int) -> list:
+        """Return the next hops, each as [gateway ("" for none), interface, weight]."""
         via = []
-        for hop in hops(found, flags):
+        for hop in hops(parsed, flags):
             gateway = socket.inet_ntoa(hop.router) if hop.family == socket.AF_INET else ""
             via.append([gateway, self._links.name.get(hop.ifindex, ""), hop.weight])
-        return [hop for hop in via if hop[1] or _MULTIPATH in found]
+        return [hop for hop in via if hop[1] or _MULTIPATH in parsed]
 
     def _nexthops(self, via: list) -> tuple:
         if len(via) == 1:
@@ -268,12 +268,12 @@ class Routing:
         try:
             self._route.request([message(kind + _DELETE, body)])
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in _NOT_THERE_ERRORS:
                 raise
 
 
 def same_route(present: object, target: object) -> bool:
-    """Return True if a route that was read equals the wanted or former one."""
+    """Return True if a route that was read equals the desired or former one."""
     if not isinstance(present, dict) or not isinstance(target, dict):
         return present is target
     if "message" in target:
@@ -286,10 +286,10 @@ def same_route(present: object, target: object) -> bool:
     )
 
 
-def _settled(payload: bytes) -> bytes:
-    """Return a route's message without the flags on the state of its links.
+def _without_link_state(payload: bytes) -> bytes:
+    """Return a route's message without the flags about the state of its links.
 
-    The kernel refuses a request with these flags.
+    The kernel refuses a request that has these flags.
     """
     packed = bytearray(payload)
     (flags,) = struct.unpack_from("=I", packed, 8)

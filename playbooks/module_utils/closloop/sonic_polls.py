@@ -1,8 +1,8 @@
-"""How often a large SONiC switch reads its counters: what syncd's load allows.
+"""Sets how often a large SONiC switch polls its counters, as the load of syncd allows.
 
-Each poll reads the counters of all ports, and at 100 ms that can take more than a core of a box
-with many ports (sonic-buildimage issue 9202: 116 ports). So there it begins slower, and the load of
-syncd, read from /proc, decides.
+Each poll reads the counters of all ports, and at 100 ms that can take more than a core of a switch
+with many ports (sonic-buildimage issue 9202: 116 ports). So polls begin at a longer interval there,
+and the load of syncd, read from /proc, decides whether the desired one is used.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from ansible.module_utils.agent.sonic.resp import CONFIG_DB, Redis
 
 GROUPS = ("PORT", "QUEUE", "WRED_ECN_QUEUE")
-# Switches with more ports than this begin at FIRST_MS.
+# Switches with more ports than this begin at INITIAL_MS.
 MAX_PORTS = 64
-FIRST_MS = 500
-# The most that syncd may take, in cores: at FIRST_MS, to try the wanted interval at all (which is
-# five times as often), and then at that interval.
+INITIAL_MS = 500
+# How many cores syncd may use at most: at INITIAL_MS, for the desired interval (which is five times
+# as short) to be tried at all, and then at that interval.
 _MAX_BEFORE, _MAX_AFTER = 0.2, 0.8
 _MEASURED_S = 5.0
 
@@ -27,30 +27,31 @@ def is_large(redis: Redis) -> bool:
     return len(redis.call(CONFIG_DB, "KEYS", "PORT|*")) > MAX_PORTS
 
 
-def first(present: str, wanted: str) -> str:
-    """Return the interval in ms that a large switch begins with: its own if that is good enough."""
-    good = present.isdigit() and int(wanted) <= int(present) <= FIRST_MS
-    return present if good else str(FIRST_MS)
+def initial_interval(present: str, wanted: str) -> str:
+    """Return the first interval of a large switch, in ms: its own if that is short enough."""
+    good = present.isdigit() and int(wanted) <= int(present) <= INITIAL_MS
+    return present if good else str(INITIAL_MS)
 
 
 def set_polls(redis: Redis, wanted: dict, load=None) -> str:
-    """Set intervals in ms by group, from FIRST_MS, if syncd stands it; return why not, or "".
+    """Set the desired intervals, in ms by group, if syncd's load allows; return why not, or "".
 
-    `load` measures syncd's load in cores.
+    The intervals are INITIAL_MS before, and afterwards if the load is too high. `load` measures
+    syncd's load in cores.
     """
     load = load or syncd_cores
-    slow = load()
-    if slow is None:
+    initial_cores = load()
+    if initial_cores is None:
         return "syncd's load cannot be measured: there is no process of that name"
-    if slow > _MAX_BEFORE:
-        return f"syncd takes {slow:.2f} cores at {FIRST_MS} ms already"
+    if initial_cores > _MAX_BEFORE:
+        return f"syncd takes {initial_cores:.2f} cores at {INITIAL_MS} ms already"
     _write(redis, wanted)
-    fast = load()
-    if fast is not None and fast <= _MAX_AFTER:
+    final_cores = load()
+    if final_cores is not None and final_cores <= _MAX_AFTER:
         return ""
-    _write(redis, dict.fromkeys(wanted, str(FIRST_MS)))
-    taken = "an unknown number of" if fast is None else f"{fast:.2f}"
-    return f"syncd takes {taken} cores at {min(map(int, wanted.values()))} ms"
+    _write(redis, dict.fromkeys(wanted, str(INITIAL_MS)))
+    cores_text = "an unknown number of" if final_cores is None else f"{final_cores:.2f}"
+    return f"syncd takes {cores_text} cores at {min(map(int, wanted.values()))} ms"
 
 
 def _write(redis: Redis, intervals: dict) -> None:
@@ -63,23 +64,23 @@ def _write(redis: Redis, intervals: dict) -> None:
 
 
 def syncd_cores(proc: str = "/proc", seconds: float = _MEASURED_S):
-    """Return the cores that syncd's threads took over some seconds, None if it does not run.
+    """Return how many cores syncd's threads used over some seconds, None if it does not run.
 
-    Containers share the host's list of processes, so that syncd is seen by its name.
+    The host sees processes in containers, so syncd is found by its name.
     """
     before, start = _ticks(proc), time.monotonic()
     time.sleep(seconds)
-    after, took = _ticks(proc), time.monotonic() - start
-    both = [pid for pid in after if pid in before]
-    if not both:
+    after, elapsed_s = _ticks(proc), time.monotonic() - start
+    common_pids = [pid for pid in after if pid in before]
+    if not common_pids:
         return None
-    ticks = sum(after[pid] - before[pid] for pid in both)
-    return ticks / os.sysconf("SC_CLK_TCK") / took
+    ticks = sum(after[pid] - before[pid] for pid in common_pids)
+    return ticks / os.sysconf("SC_CLK_TCK") / elapsed_s
 
 
 def _ticks(proc: str) -> dict:
     """Return the CPU time of each process called syncd, in clock ticks."""
-    found = {}
+    ticks_by_pid = {}
     for pid in os.listdir(proc):
         if not pid.isdigit():
             continue
@@ -90,7 +91,7 @@ def _ticks(proc: str) -> dict:
             continue
         name, _, rest = text.partition("(")[2].rpartition(")")
         if name == "syncd":
-            words = rest.split()
+            stat_fields = rest.split()
             # utime and stime, the 14th and 15th fields; the 3rd comes first here
-            found[pid] = int(words[11]) + int(words[12])
-    return found
+            ticks_by_pid[pid] = int(stat_fields[11]) + int(stat_fields[12])
+    return ticks_by_pid

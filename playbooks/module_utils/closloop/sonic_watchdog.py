@@ -1,8 +1,9 @@
-"""SONiC's PFC watchdog, which reads the queues' depth: its rows, and what orchagent makes of them.
+"""Rows of SONiC's PFC watchdog, which finds stuck queues and also reads the depths of queues.
 
-Orchagent (sonic-swss, pfcwdorch.cpp, 202305 to 202605) reads a port's queues (`pfcwd_sw_enable`)
-only when it takes the port's row, and a queue that is watched keeps its action. So a row is removed
-before it is set anew, as the command `pfcwd` does. Which queues are watched is seen in COUNTERS_DB.
+Orchagent (sonic-swss, pfcwdorch.cpp, 202305 to 202605) reads the list of a port's watched queues
+(`pfcwd_sw_enable`) only when it processes the port's row, and a queue that is already watched keeps
+its action. So a row is removed before it is set again, as the command `pfcwd` does. COUNTERS_DB
+shows which queues are watched.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from ansible.module_utils.closloop.reconcile import Refused
 VERSION_FILE = "/etc/sonic/sonic_version.yml"
 GLOBAL = "GLOBAL"
 _TABLE = "PFC_WD|"
-# Orchagent takes a row in well below a second. It may take a port's row before `pfcwd_sw_enable`,
-# and then needs the row again.
-_TIMEOUT_S, _LOOK_EVERY_S, _TRIES = 5.0, 0.05, 3
+# Orchagent processes a row in well below a second. It may process a port's row before
+# `pfcwd_sw_enable`, and then needs the row again.
+_TIMEOUT_S, _POLL_S, _MAX_TRIES = 5.0, 0.05, 3
 
 
 def ports_to_restart(redis: Redis, changes: list) -> dict:
-    """Return the rows of PFC_WD, by port, that orchagent must take anew; None for no row.
+    """Return the rows of PFC_WD, by port, that orchagent must process again; None for no row.
 
-    They are those that change, and those of ports whose list of watched queues changes.
+    These are the rows that change, and those of ports whose list of watched queues changes.
     """
     rows = {}
     for change in changes:
@@ -39,7 +40,7 @@ def ports_to_restart(redis: Redis, changes: list) -> dict:
 
 
 def set_rows(redis: Redis, rows: dict) -> None:
-    """Set the rows of PFC_WD by port, each in one step; a port without a row gets none."""
+    """Set the rows of PFC_WD by port, each in one step; for None, nothing is set."""
     commands = []
     for port, row in rows.items():
         flat = [word for pair in row.items() for word in pair] if row else []
@@ -54,8 +55,8 @@ def _watched(row: dict | None) -> str:
 def refuse_two_actions(redis: Redis, rows: dict, version_file: str) -> None:
     """Raise Refused if `rows` lead to two actions on a switch that has one for all its ports.
 
-    Broadcom with DLR_INIT has: orchagent refuses a row whose action is not that of the ports that
-    are watched already, and says so in its log only.
+    Broadcom's ASICs with DLR_INIT have only one: orchagent refuses a row whose action differs from
+    that of the ports that are watched already, and reports this only in its log.
     """
     if asic_of(version_file) != "broadcom":
         return
@@ -65,15 +66,15 @@ def refuse_two_actions(redis: Redis, rows: dict, version_file: str) -> None:
     present.pop(_TABLE + GLOBAL, None)
     after = {**{key[len(_TABLE) :]: row for key, row in present.items()}, **rows}
     actions = {port: _action(row) for port, row in after.items() if row}
-    ours = {actions[port] for port in rows if port in actions}
-    others = sorted(port for port in actions if port not in rows and {actions[port]} != ours)
-    if not ours or (not others and len(ours) == 1):
+    own_actions = {actions[port] for port in rows if port in actions}
+    others = sorted(port for port in actions if port not in rows and {actions[port]} != own_actions)
+    if not own_actions or (not others and len(own_actions) == 1):
         return
     others = others or sorted(port for port in rows if port in actions)
     shown = ", ".join(others[:4]) + (" and others" if len(others) > 4 else "")
     raise Refused(
         f"this switch has one PFC watchdog action for all its ports (DLR_INIT): it refuses "
-        f"{' and '.join(sorted(ours))} while {shown} run with another",
+        f"{' and '.join(sorted(own_actions))} while {shown} have another",
         f"stop the watchdog there (`pfcwd stop {' '.join(others)}`), or set the same action",
     )
 
@@ -83,14 +84,14 @@ def _action(row: dict) -> str:
 
 
 def asic_of(version_file: str) -> str:
-    """Return the kind of a switch's ASIC, like broadcom; empty if it is not said."""
+    """Return the kind of a switch's ASIC, like broadcom, "" if the version file lacks it."""
     return fields(text(version_file), ":").get("asic_type", "")
 
 
 class Restart:
-    """Removes rows of PFC_WD and sets them anew, and sees that orchagent follows.
+    """Removes rows of PFC_WD and sets them again, and waits until orchagent has applied them.
 
-    Call `stop` before other rows are written, `start` afterwards.
+    Call `stop` before other rows are written, and `start` afterwards.
     """
 
     def __init__(self, redis: Redis, rows: dict) -> None:
@@ -98,19 +99,19 @@ class Restart:
         self._oids = redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP") if rows else {}
 
     def stop(self) -> None:
-        """Remove the rows, and wait until no queue of theirs is watched.
+        """Remove the rows, and wait until no queue of their ports is watched.
 
-        Raises Refused, with the rows as they were.
+        If queues stay watched, this restores the rows and raises Refused.
         """
         ports = list(self._rows)
         present = {port: self._redis.hash(CONFIG_DB, _TABLE + port) for port in ports}
         self._redis.run([(CONFIG_DB, ("DEL", _TABLE + port)) for port in ports])
-        nothing = {(port, str(queue)): None for port in ports for queue in range(8)}
-        if not self._reached(nothing):
+        unwatched = {(port, str(queue)): None for port in ports for queue in range(8)}
+        if not self._wait_for_actions(unwatched):
             set_rows(self._redis, present)
             raise Refused(
                 f"the PFC watchdog of {', '.join(ports)} does not stop",
-                "see whether orchagent runs (`docker ps`, /var/log/syslog on the switch)",
+                "check that orchagent runs (`docker ps`, /var/log/syslog on the switch)",
             )
 
     def start(self) -> None:
@@ -120,30 +121,30 @@ class Restart:
         for port, row in rows.items():
             listed = _watched(self._redis.hash(CONFIG_DB, "PORT_QOS_MAP|" + port))
             wanted.update({(port, queue): _action(row) for queue in listed.split(",") if queue})
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_TRIES):
             if attempt:
                 self.stop()
             set_rows(self._redis, rows)
-            if self._reached(wanted):
+            if self._wait_for_actions(wanted):
                 return
         raise Refused(
-            f"the PFC watchdog does not take its rows for {', '.join(rows)}",
+            f"the PFC watchdog does not apply its rows for {', '.join(rows)}",
             "look for what orchagent refused in the switch's /var/log/syslog",
         )
 
-    def _reached(self, wanted: dict) -> bool:
-        """Wait until the watched queues' actions are as wanted; None is not watched."""
-        known = {place: self._oids.get(":".join(place)) for place in wanted}
-        places = [place for place, oid in known.items() if oid]
+    def _wait_for_actions(self, wanted: dict) -> bool:
+        """Wait until queues have these actions, None for not watched; return whether they have."""
+        known = {queue: self._oids.get(":".join(queue)) for queue in wanted}
+        queues = [queue for queue, oid in known.items() if oid]
         commands = [
-            (COUNTERS_DB, ("HGET", f"COUNTERS:{known[place]}", "PFC_WD_ACTION")) for place in places
+            (COUNTERS_DB, ("HGET", f"COUNTERS:{known[queue]}", "PFC_WD_ACTION")) for queue in queues
         ]
-        end = time.monotonic() + _TIMEOUT_S
-        while places:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while queues:
             found = self._redis.run(commands)
-            if all(action == wanted[place] for place, action in zip(places, found)):
+            if all(action == wanted[queue] for queue, action in zip(queues, found)):
                 return True
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
         return True

@@ -1,4 +1,4 @@
-"""Kernel settings below /proc/sys, by path (`net/ipv4/ip_forward`)."""
+"""Reads and writes kernel settings below /proc/sys, by path (`net/ipv4/ip_forward`)."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ ROOT = "/proc/sys/"
 ALLOWED = "net/ipv4/tcp_allowed_congestion_control"
 # Settings that the kernel changes together with another one: inet_forward_change
 # (net/ipv4/devinet.c), tcp_set_default_congestion_control (net/ipv4/tcp_cong.c).
-_BESIDE = {
+_CHANGED_WITH = {
     "net/ipv4/ip_forward": ("net/ipv4/conf/*/forwarding", "net/ipv4/conf/all/accept_redirects"),
     "net/ipv4/tcp_congestion_control": (ALLOWED,),
 }
 
 
 class Sysctls:
-    """Keys are paths. A value is a string, or a dict if the kernel changes other settings with it.
+    """The kernel's settings, by path.
 
-    A wanted value may also be a list of words that the setting must include.
+    A value is a string, or a dict if the kernel changes other settings together with this one. A
+    desired value may also be a list of words that the setting must include.
     """
 
     def __init__(self, root: str = ROOT) -> None:
         self._root = root
 
-    def there(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         """Return True if this kernel has the setting."""
         return os.path.exists(self._root + path)
 
     def writable(self, path: str) -> bool:
-        """Return True if the setting is writable; in a namespace some are not, even for root."""
-        return self.there(path) and bool(os.stat(self._root + path).st_mode & 0o200)
+        """Return True if the setting is writable; in a namespace, some are not even for root."""
+        return self.exists(path) and bool(os.stat(self._root + path).st_mode & 0o200)
 
     def read(self, path: str) -> object:
         """Return a setting's value, or None if this kernel lacks it."""
         value = self._value(path)
-        if path not in _BESIDE or value is None:
+        if path not in _CHANGED_WITH or value is None:
             return value
-        found = [
+        paths = [
             name[len(self._root) :]
-            for pattern in _BESIDE[path]
+            for pattern in _CHANGED_WITH[path]
             for name in sorted(glob.glob(self._root + pattern))
         ]
-        return {"value": value, "beside": {p: self._value(p) for p in found if self.writable(p)}}
+        return {"value": value, "beside": {p: self._value(p) for p in paths if self.writable(p)}}
 
-    def same(self, present: object, target: object) -> bool:
+    def is_same(self, present: object, target: object) -> bool:
         """Return True if the setting and those that change with it have their values.
 
-        A setting that is gone with its interface needs no restoring.
+        A setting that was lost with its interface needs no restoring.
         """
         if present is None:
             return True
@@ -60,7 +61,7 @@ class Sysctls:
             return present["value"] == target["value"] and all(
                 beside[path] == value for path, value in target["beside"].items() if path in beside
             )
-        return self.shown(present) == self.shown(target)
+        return self.describe(present) == self.describe(target)
 
     def apply(self, path: str, target: object) -> None:
         """Write the setting. Raises Refused."""
@@ -72,11 +73,11 @@ class Sysctls:
         elif isinstance(target, list):
             words = str(self._value(path)).split()
             self._write(path, " ".join([*words, *(word for word in target if word not in words)]))
-        elif target is not None and self.there(path):
+        elif target is not None and self.exists(path):
             self._write(path, str(target))
 
-    def shown(self, value: object) -> str:
-        """Return a value in a form for people."""
+    def describe(self, value: object) -> str:
+        """Return a value as text for people."""
         if isinstance(value, list):
             return "one with " + " ".join(value)
         return str(value["value"] if isinstance(value, dict) else value)
@@ -94,7 +95,7 @@ class Sysctls:
                 file.write(value)
         except OSError as error:
             name = path.replace("/", ".")
-            remedy = "see whether this kernel can do that"
+            remedy = "check whether this kernel supports that"
             if path.endswith("congestion_control"):
                 remedy = "load the kernel's modules for it (modprobe tcp_" + value.split()[-1] + ")"
             raise Refused(f"sysctl {name} = {value} is refused: {error.strerror}", remedy) from None

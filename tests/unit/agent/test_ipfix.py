@@ -112,7 +112,7 @@ def test_what_was_written_is_read(stream, padding):
     chosen, rows = stream
     known = templates(message((2, described(chosen) + bytes(min(padding, 3)))))
     assert known == {chosen.number: chosen}
-    pad = bytes(min(padding, chosen.shortest - 1))
+    pad = bytes(min(padding, chosen.min_bytes - 1))
     together = message((chosen.number, b"".join(written(chosen, row) for row in rows) + pad))
     assert [values for _, values in records(together, known)] == rows
     apart = b"".join(message((chosen.number, written(chosen, row))) for row in rows)

@@ -21,7 +21,7 @@ def test_spectrum_rounds_up_to_64_cells(platform, cell, step):
     cells = cells_of("mellanox", platform, None)
     assert (cells.cell_bytes, cells.step_bytes) == (cell, step)
     assert [cells.expected(n) for n in (1, step, step + 1)] == [step, step, 2 * step]
-    assert f"rounded up to {step} B" in cells.said
+    assert f"rounded up to {step} B" in cells.description
 
 
 def test_what_the_switch_says_goes_before_the_table():
@@ -41,4 +41,4 @@ def test_what_the_switch_says_goes_before_the_table():
 def test_what_is_not_known_is_said_to_be_unknown(asic, platform, said):
     cells = cells_of(asic, platform, None)
     assert cells.expected(5000) is None
-    assert said in cells.said
+    assert said in cells.description

@@ -152,7 +152,7 @@ def stream_of(monkeypatch, fields, cell_bytes=192, **row):
     }
     watched = {}
     stream = DepthStream(FakeRedis(said), watched.__setitem__, watched.pop)
-    stream.find(["oid:b", "oid:a", "oid:c"], cell_bytes)
+    stream.subscribe(["oid:b", "oid:a", "oid:c"], cell_bytes)
     return stream, pipe, watched
 
 
@@ -229,7 +229,7 @@ def test_lost_and_broken_datagrams_are_counted_and_others_taken(monkeypatch):
     broken = broken[:22] + b"\xff\xff" + broken[24:]
     pipe.datagrams += [broken, OSError(105, "No buffer space"), datagram(999 * S, 4), b"x"]
     assert stream.depths()[0] == (4 * 192, 99 * S)
-    said = stream.about()
+    said = stream.status()
     assert (said["broken"], said["overruns"], said["records"]) == (1, 1, 1)
 
 
@@ -238,7 +238,7 @@ def test_a_time_in_the_format_of_ntp_is_understood(monkeypatch):
     at(monkeypatch, 100 * S, 1000 * S)
     pipe.datagrams.append(datagram((2_208_988_800 + 999) << 32 | 1 << 31, 1))
     assert stream.depths()[0] == (192, 99 * S + S // 2)
-    assert not stream.about()["own_clock"]
+    assert not stream.status()["own_clock"]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9)), min_size=1), st.integers(0, S))
@@ -254,21 +254,21 @@ def test_times_of_the_wall_clock_are_exact_and_those_of_another_clock_at_most_a_
         assert wall.monotonic_ns(5 * S + now - delay) == now - delay
         # one that began when the switch did
         own.arrived(now - delay + ahead - 10**12, now, 5 * S + now)
-        assert own.own
+        assert own.is_own
         found = own.monotonic_ns(now - delay + ahead - 10**12)
         assert found - (now - delay) == shortest
 
 
 def test_the_family_is_the_one_that_the_constants_name(tmp_path):
     file = tmp_path / "constants.yml"
-    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert sonic_stream.netlink_group(str(file)) == ("sonic_stel", "ipfix")
     file.write_text("constants:\n  bgp:\n    genl_family: no\n")
-    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert sonic_stream.netlink_group(str(file)) == ("sonic_stel", "ipfix")
     file.write_text(
         'constants:\n    high_frequency_telemetry:\n        genl_family: "other"\n'
         '        genl_multicast_group: "there"\n'
     )
-    assert sonic_stream.family(str(file)) == ("other", "there")
-    assert not sonic_stream.offered(str(file))
+    assert sonic_stream.netlink_group(str(file)) == ("other", "there")
+    assert not sonic_stream.can_stream(str(file))
     file.write_text(sonic_telemetry.constants_file())
-    assert sonic_stream.family(str(file)) == ("usersock", "3")
+    assert sonic_stream.netlink_group(str(file)) == ("usersock", "3")

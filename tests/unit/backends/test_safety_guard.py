@@ -11,7 +11,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
-from orchestration.agent.safety.identity import contradiction
+from orchestration.agent.safety.identity import identity_mismatch
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import restore_open_runs, restore_runs
@@ -138,7 +138,7 @@ class Device:
         return self.identity
 
     def state_restore(self, words: dict[str, Any]) -> dict[str, Any]:
-        other = contradiction(words["snapshot"].get("identity"), self.identity)
+        other = identity_mismatch(words["snapshot"].get("identity"), self.identity)
         if other:
             raise DeviceError(self.name, f"the snapshot is of another device: {other}")
         return self.restore(words["snapshot"])

@@ -8,7 +8,7 @@ import pytest
 
 from orchestration.agent.main import OperationError
 from orchestration.agent.safety import state
-from orchestration.agent.safety.identity import contradiction, identity, same_device
+from orchestration.agent.safety.identity import identity, identity_mismatch, same_device
 from orchestration.agent.sonic import configdb
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 
@@ -38,7 +38,7 @@ NOBODY: dict[str, Any] = {"machine_id": "", "chassis": "", "macs": []}
     ],
 )
 def test_what_shows_that_identities_are_of_two_devices(noted: Any, here: Any, what: str) -> None:
-    found = contradiction(noted, here)
+    found = identity_mismatch(noted, here)
     assert found.startswith(what)
     assert bool(found) == bool(what)
 

@@ -240,7 +240,7 @@ DAMAGED = [
 
 @pytest.mark.parametrize("changed", DAMAGED)
 def test_a_snapshot_of_other_types_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(OperationError, match=r"damaged|no row that runs look after"):
+    with pytest.raises(OperationError, match=r"damaged|not a row that runs may read"):
         check_form(state(**changed))
 
 

@@ -34,7 +34,7 @@ def test_a_socket_that_is_not_ones_own_is_not_waited_for(monkeypatch):
 
     monkeypatch.setattr(resp, "_Stream", refuses)
     monkeypatch.setattr(resp.time, "sleep", lambda seconds: pytest.fail("it waits"))
-    with pytest.raises(resp.RedisGone, match="is not to be opened by this user"):
+    with pytest.raises(resp.RedisGone, match="may not be opened by this user"):
         resp.Redis("/run/redis.sock").call(0, "PING")
 
 
@@ -54,10 +54,10 @@ def test_a_switch_with_several_asics(tmp_path):
             f"usr/share/sonic/device/{CARD}/asic.conf": "NUM_ASIC=2\nDEV_ID_ASIC_0=03:00.0\n",
         },
     )
-    what, remedy = asics.refusal({}, root)
-    assert what == "is a multi-ASIC switch: it has 2 ASICs, each with a CONFIG_DB of its own"
+    what, remedy = asics.unsupported_reason({}, root)
+    assert what == "is a multi-ASIC switch: it has 2 ASICs, each with its own CONFIG_DB"
     assert "one ASIC" in remedy
-    assert survey.unfit(root, "/no/redis.sock") == {"unfit": what, "unfit_remedy": remedy}
+    assert survey.unsupported(root, "/no/redis.sock") == {"unfit": what, "unfit_remedy": remedy}
 
 
 def test_other_places_of_the_number_of_asics(tmp_path):
@@ -68,23 +68,23 @@ def test_other_places_of_the_number_of_asics(tmp_path):
             "usr/share/sonic/device/x86_64-arista/asic.conf": "num_asic=3\n",
         },
     )
-    assert asics.count(arista) == 3
+    assert asics.asic_count(arista) == 3
     folder = {"usr/share/sonic/platform/asic.conf": "NUM_ASIC=4\n"}
-    assert asics.count(written(tmp_path / "container", folder)) == 4
+    assert asics.asic_count(written(tmp_path / "container", folder)) == 4
 
 
 def test_a_switch_with_one_asic(tmp_path):
-    assert asics.count(f"{tmp_path}/") == 1
+    assert asics.asic_count(f"{tmp_path}/") == 1
     root = written(tmp_path, {"usr/share/sonic/platform/asic.conf": "NUM_ASIC=1\n"})
     for metadata in ({}, {"switch_type": "switch"}, {"switch_type": "chassis-packet"}):
-        assert asics.refusal(metadata, root) == ("", "")
+        assert asics.unsupported_reason(metadata, root) == ("", "")
 
 
 @pytest.mark.parametrize(
     ("kind", "said"), [("voq", "a VOQ switch"), ("fabric", "a fabric card"), ("dpu", "a DPU")]
 )
 def test_a_switch_with_other_queues(tmp_path, kind, said):
-    what, remedy = asics.refusal({"switch_type": kind}, f"{tmp_path}/")
+    what, remedy = asics.unsupported_reason({"switch_type": kind}, f"{tmp_path}/")
     assert said in what
     assert f"(switch_type {kind} in its DEVICE_METADATA)" in what
     assert remedy

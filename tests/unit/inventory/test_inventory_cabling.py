@@ -220,7 +220,7 @@ def test_a_shaped_link_needs_only_to_be_fast_enough(speed_bps, driver, fine):
             {"platform": "sonic"},
             "tc",
             [
-                "leaf1 tools wrong: is no SONiC switch: it has no /etc/sonic/sonic_version.yml",
+                "leaf1 tools wrong: is not a SONiC switch: it has no /etc/sonic/sonic_version.yml",
                 "leaf1 tools wrong: has no redis-cli or sonic-db-cli",
             ],
         ),

@@ -69,7 +69,7 @@ class Shelf(Device):
         self.things = things
         self.breaks = ""
 
-    def wanted(self, desired):
+    def desired_values(self, desired):
         return desired
 
     def read(self, keys):
@@ -208,11 +208,11 @@ def test_what_cannot_be_read_stays_saved_and_the_undo_is_no_success(bring, tmp_p
     bring(shelf, {"a": "2", "b": "2"})
     reasons = {"a": "the driver is away"}
     shelf.unreadable = lambda key: reasons.get(key, "")
-    shelf.same = lambda key, present, target: key in reasons or present == target
+    shelf.is_same = lambda key, present, target: key in reasons or present == target
     file = tmp_path / "closloop" / "provision" / "shelf.json"
     step = {
         "step": "undo of a",
-        "reason": "it cannot be read: the driver is away; what it was stays saved",
+        "reason": "it cannot be read: the driver is away; its former value stays saved",
     }
     assert bring(shelf, state="absent", check_mode=True)["skipped_steps"] == [step]
     for _ in range(2):
@@ -243,7 +243,7 @@ def test_only_what_somebody_else_has_made_is_checked_before_it_gives_way(bring):
 def test_a_setting_that_does_not_hold_is_an_error(bring):
     shelf = Shelf({"a": "1"})
     shelf.apply = lambda changes: None
-    with pytest.raises(Refused, match="not everything is as it was set: a: is 1, should be 2"):
+    with pytest.raises(Refused, match="not every setting has its value: a: is 1, should be 2"):
         bring(shelf, {"a": "2"})
 
 
@@ -438,10 +438,10 @@ def test_what_the_kernel_changes_along_with_forwarding_goes_back_too(proc):
     former = settings.read("net/ipv4/ip_forward")
     settings.apply("net/ipv4/ip_forward", "1")
     (proc / "net/ipv4/conf/all/accept_redirects").write_text("1\n")
-    assert settings.same(settings.read("net/ipv4/ip_forward"), "1")
+    assert settings.is_same(settings.read("net/ipv4/ip_forward"), "1")
 
     settings.apply("net/ipv4/ip_forward", former)
-    assert settings.same(settings.read("net/ipv4/ip_forward"), former)
+    assert settings.is_same(settings.read("net/ipv4/ip_forward"), former)
     assert (proc / "net/ipv4/ip_forward").read_text() == "0"
     assert (proc / "net/ipv4/conf/all/accept_redirects").read_text() == "0"
     assert (proc / "net/ipv4/conf/eth0/forwarding").read_text() == "1\n"
@@ -449,17 +449,17 @@ def test_what_the_kernel_changes_along_with_forwarding_goes_back_too(proc):
 
 def test_congestion_controls_are_added_to_the_allowed_ones(proc):
     settings = sysctls.Sysctls(f"{proc}/")
-    assert settings.same(settings.read(sysctls.ALLOWED), ["cubic"])
-    assert not settings.same(settings.read(sysctls.ALLOWED), ["dctcp", "cubic"])
+    assert settings.is_same(settings.read(sysctls.ALLOWED), ["cubic"])
+    assert not settings.is_same(settings.read(sysctls.ALLOWED), ["dctcp", "cubic"])
     settings.apply(sysctls.ALLOWED, ["dctcp", "cubic"])
     assert (proc / sysctls.ALLOWED).read_text() == "reno cubic dctcp"
 
 
 def test_blanks_in_settings_do_not_count_and_missing_ones_are_not_there(proc):
     settings = sysctls.Sysctls(f"{proc}/")
-    assert settings.same(settings.read("net/ipv4/tcp_rmem"), "4096 131072 6291456")
+    assert settings.is_same(settings.read("net/ipv4/tcp_rmem"), "4096 131072 6291456")
     assert settings.read("net/ipv4/none") is None
-    assert not settings.there("net/ipv4/none")
+    assert not settings.exists("net/ipv4/none")
 
 
 # queues
@@ -507,7 +507,7 @@ def test_a_red_whose_limit_reads_0_has_that_of_its_inner_queue():
 def test_red_hangs_from_the_root_where_nothing_shapes():
     kinds = [(part["kind"], part["parent"]) for part in as_reported({"reds": [RED]})]
     assert kinds == [("red", 0xFFFFFFFF)]
-    words = queues.shown_queues(TWO)
+    words = queues.describe_queues(TWO)
     assert words.startswith("tbf 2: rate 100000000000 bit/s > ets 8: > red 3: min 5000 max 200000")
 
 
@@ -520,7 +520,7 @@ def test_disciplines_that_could_not_be_made_again_are_refused():
     check(1, "eth0", [])
     check(1, "eth0", as_reported({"reds": [RED]}))
     htb = {"kind": "htb", "handle": 0x10000, "parent": 0xFFFFFFFF, "options": ""}
-    with pytest.raises(Refused, match="eth0 has a queueing discipline htb that was set up by some"):
+    with pytest.raises(Refused, match="eth0 has a queueing discipline htb that somebody set up"):
         check(1, "eth0", [htb])
     with pytest.raises(Refused, match="eth0 has traffic filters"):
         check(2, "eth0", as_reported({"reds": [RED]}))
@@ -591,7 +591,9 @@ def test_a_fabric_that_would_hide_a_network_of_the_device_is_refused(monkeypatch
     )
     change = network_change("route 254 198.18.1.0/24 0", None, {"via": []})
     device.check([change])  # a state without a fabric
-    device.wanted({"fabric": "198.18.0.0/15", "routes": [{"to": "198.18.1.0/24", "via": []}]})
+    device.desired_values(
+        {"fabric": "198.18.0.0/15", "routes": [{"to": "198.18.1.0/24", "via": []}]}
+    )
     with pytest.raises(
         Refused, match=r"route to 198\.18\.0\.0/16, and .* 198\.18\.0\.0/15"
     ) as caught:
@@ -786,7 +788,7 @@ def test_a_roce_host_whose_settings_cannot_be_read_keeps_what_they_were(machine,
     bring("present")
     dcb.away = True
     shutil.rmtree(machine / "sys/class/net/eth2")
-    assert {"step": "undo of trust eth2", "reason": "it is gone with its device"} in bring()
+    assert {"step": "undo of trust eth2", "reason": "its device no longer exists"} in bring()
     assert not (tmp_path / "closloop").exists()
 
 
@@ -796,9 +798,9 @@ def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
 
     (tmp_path / "etc/security/limits.d").mkdir(parents=True)
     host = load_module("closloop_roce").RoceHost(no_dcb, f"{tmp_path}/")
-    assert list(host.wanted(DESIRED)) == ["memlock"]
+    assert list(host.desired_values(DESIRED)) == ["memlock"]
     assert {entry["step"]: entry["reason"] for entry in host.skipped} == {
-        "governor": "the CPUs' frequency is not for this system to set",
+        "governor": "this system cannot set the CPUs' frequency",
         "trust eth2": "the NIC's driver does not offer it",
         "dscp eth2 26": "the NIC's driver has no DCB (Attribute read: Operation not supported)",
         "pfc eth2 3": "the NIC's driver has no DCB (Attribute read: Operation not supported)",
@@ -823,7 +825,7 @@ def test_debugfs_that_kernel_lockdown_closes_is_named(tmp_path):
     def reason(text):
         level.write_text(text)
         host = load_module("closloop_roce").RoceHost(lambda words: (1, "", ""), f"{tmp_path}/")
-        host.wanted(DESIRED)
+        host.desired_values(DESIRED)
         skipped = {entry["step"]: entry["reason"] for entry in host.skipped}
         return skipped.get("dcqcn eth2 rp_ai_rate")
 

@@ -5,7 +5,13 @@ import pytest
 from inventory.rack import Access
 from orchestration.core.errors import InputError
 from orchestration.core.machine import ElapsedTime
-from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally, explain
+from orchestration.provision.outcome import (
+    OutcomeCollector,
+    ProvisionResult,
+    Skipped,
+    Step,
+    explain,
+)
 from orchestration.provision.verbs import parameters, skipped_steps
 
 LEAF = Access("leaf1", "192.0.2.1", 2222, "admin")
@@ -19,7 +25,7 @@ def event(kind, host="leaf1", action="closloop_network", **result):
 
 def test_events_become_outcomes_and_steps():
     steps = []
-    tally = Tally([LEAF, H1], steps.append)
+    collector = OutcomeCollector([LEAF, H1], steps.append)
     missing = {"step": "sysctl x = 1", "reason": "no such setting"}
     for taken in (
         {"event": "playbook_on_play_start", "event_data": {"play": "All devices"}},
@@ -30,7 +36,7 @@ def test_events_become_outcomes_and_steps():
         event("runner_on_ok", "h1", changed=False, differences=[], skipped_steps=[]),
         event("runner_on_ok", "somebody", changed=True),
     ):
-        tally.take(taken)
+        collector.handle(taken)
 
     assert steps == [
         Step("leaf1", "Routes", "running"),
@@ -38,7 +44,7 @@ def test_events_become_outcomes_and_steps():
         Step("h1", "Routes", "running"),
         Step("h1", "Routes", "unchanged"),
     ]
-    result = ProvisionResult("provision", tally.outcomes, ElapsedTime(3.0, 3.0))
+    result = ProvisionResult("provision", collector.outcomes, ElapsedTime(3.0, 3.0))
     assert (result.changed, result.failed) == (("leaf1",), ())
     leaf = result.devices["leaf1"]
     assert (leaf.tasks, leaf.changes, leaf.seconds) == (1, ["mtu eth0"], 1.5)
@@ -47,15 +53,17 @@ def test_events_become_outcomes_and_steps():
 
 
 def test_a_module_s_own_message_and_remedy_are_passed_on():
-    tally = Tally([LEAF], lambda step: None)
-    tally.take(event("runner_on_failed", msg="there is no interface 'eth9'", remedy="correct it"))
-    assert tally.outcomes["leaf1"].failure == "there is no interface 'eth9'"
-    assert tally.outcomes["leaf1"].remedy == "correct it"
+    collector = OutcomeCollector([LEAF], lambda step: None)
+    collector.handle(
+        event("runner_on_failed", msg="there is no interface 'eth9'", remedy="correct it")
+    )
+    assert collector.outcomes["leaf1"].failure == "there is no interface 'eth9'"
+    assert collector.outcomes["leaf1"].remedy == "correct it"
 
 
 def test_a_device_is_held_while_a_task_runs_and_for_the_next_one():
-    tally = Tally([LEAF], lambda step: None)
-    leaf = tally.outcomes["leaf1"]
+    collector = OutcomeCollector([LEAF], lambda step: None)
+    leaf = collector.outcomes["leaf1"]
     held = []
     for taken in (
         event("runner_on_start"),
@@ -65,34 +73,36 @@ def test_a_device_is_held_while_a_task_runs_and_for_the_next_one():
         event("runner_on_failed"),
         event("runner_on_ok", lease=""),
     ):
-        tally.take(taken)
+        collector.handle(taken)
         held.append(leaf.held)
     assert held == [True, False, True, True, False, False]
 
 
 def test_what_a_device_says_is_shown_as_one_safe_line():
-    tally = Tally([LEAF], lambda step: None)
+    collector = OutcomeCollector([LEAF], lambda step: None)
     nasty = "\x1b[2Jboo\n[red]bold[/red]" + "x" * 1000
-    tally.take(event("runner_on_failed", msg=nasty, remedy="", differences=[nasty, 7]))
-    leaf = tally.outcomes["leaf1"]
+    collector.handle(event("runner_on_failed", msg=nasty, remedy="", differences=[nasty, 7]))
+    leaf = collector.outcomes["leaf1"]
     assert leaf.failure.startswith("[2Jboo [red]bold[/red]xxx")
     assert len(leaf.failure) == len(leaf.changes[0]) == 300
     assert leaf.changes[1] == "7"
 
 
 def test_results_of_another_shape_do_no_harm():
-    tally = Tally([LEAF], lambda step: None)
-    tally.take(event("runner_on_ok", changed=True, differences="none", skipped_steps=["a", None]))
-    tally.take({"event": "runner_on_ok", "event_data": None})
-    tally.take({})
-    assert tally.outcomes["leaf1"].changes == tally.outcomes["leaf1"].skipped == []
+    collector = OutcomeCollector([LEAF], lambda step: None)
+    collector.handle(
+        event("runner_on_ok", changed=True, differences="none", skipped_steps=["a", None])
+    )
+    collector.handle({"event": "runner_on_ok", "event_data": None})
+    collector.handle({})
+    assert collector.outcomes["leaf1"].changes == collector.outcomes["leaf1"].skipped == []
 
 
 UNREACHABLE = (
     (
         "Host key verification failed.\r\nkex_exchange_identification: Connection closed by remote "
         "host\r\nConnection closed by UNKNOWN port 65535",
-        "a jump host to it refuses: its host key is not known, or it does not take the login",
+        "a jump host to it refuses: its host key is not known, or it does not accept the login",
         "see what this says: ssh -p 2222 admin@192.0.2.1; a jump host's key belongs in "
         "~/.ssh/known_hosts, its user and key in ~/.ssh/config",
     ),
@@ -104,7 +114,7 @@ UNREACHABLE = (
     ),
     (
         "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@ Host key verification failed.",
-        "its host key is another than the known one: somebody may be in between",
+        "its host key is not the known one: somebody may intercept the connection",
         "find out why; if the device was reinstalled, take its old key out of known_hosts",
     ),
     (
@@ -125,7 +135,7 @@ UNREACHABLE = (
     (
         "something else",
         "something else",
-        "see the device's log; `closloop provision --limit leaf1` tries it alone",
+        "see the device's log; `closloop provision --limit leaf1` tries only this device",
     ),
 )
 
@@ -136,11 +146,11 @@ def test_each_failure_has_its_remedy(said, message, remedy):
 
 
 def test_steps_left_out_on_many_devices_are_told_once():
-    tally = Tally([LEAF, H1], lambda step: None)
+    collector = OutcomeCollector([LEAF, H1], lambda step: None)
     missing = {"step": "trust eth0", "reason": "the NIC's driver does not offer it"}
     for host in ("leaf1", "h1"):
-        tally.take(event("runner_on_ok", host, skipped_steps=[missing]))
-    result = ProvisionResult("provision", tally.outcomes, ElapsedTime(1.0, 1.0))
+        collector.handle(event("runner_on_ok", host, skipped_steps=[missing]))
+    result = ProvisionResult("provision", collector.outcomes, ElapsedTime(1.0, 1.0))
     assert skipped_steps(result) == [(*missing.values(), "leaf1, h1")]
 
 

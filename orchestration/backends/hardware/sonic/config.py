@@ -17,7 +17,7 @@ from math import gcd
 
 from inventory.rack import Access, Rack
 from orchestration.agent.linux.qdiscs import CLASS_TOS
-from orchestration.agent.sonic.configdb import NAME
+from orchestration.agent.sonic.configdb import OWN_NAME
 from orchestration.core.errors import Problem, raise_any
 
 # Table -> key -> field -> value.
@@ -61,7 +61,7 @@ TABLES = (
 
 def profile_name(interface: str, queue: int) -> str:
     """Return the name of a queue's own WRED profile."""
-    return f"{NAME}_{interface}_{queue}"
+    return f"{OWN_NAME}_{interface}_{queue}"
 
 
 def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
@@ -99,7 +99,7 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
             tables["WRED_PROFILE"][name] = _profile(queue.buffer_bytes)
             row = {"wred_profile": name}
             if testbed.classes:
-                row["scheduler"] = f"{NAME}_{number}"
+                row["scheduler"] = f"{OWN_NAME}_{number}"
             tables["QUEUE"][f"{interface}|{number}"] = row
     return {table: rows for table, rows in tables.items() if rows}
 
@@ -164,7 +164,7 @@ def _schedulers(weights: list[int], queues: tuple[int, ...]) -> dict[str, dict[s
         return {}
     shared = reduce(gcd, weights)
     return {
-        f"{NAME}_{number}": {"type": "DWRR", "weight": str(weight // shared)}
+        f"{OWN_NAME}_{number}": {"type": "DWRR", "weight": str(weight // shared)}
         for number, weight in zip(queues, weights, strict=True)
     }
 
@@ -183,19 +183,19 @@ def _maps(access: Access) -> Tables:
     same = {str(number): str(number) for number in range(QUEUES)}
     group = {name: name if int(name) in LOSSLESS else "0" for name in same}
     return {
-        "DSCP_TO_TC_MAP": {NAME: queue_of},
-        "TC_TO_QUEUE_MAP": {NAME: same},
-        "TC_TO_PRIORITY_GROUP_MAP": {NAME: group},
-        "MAP_PFC_PRIORITY_TO_QUEUE": {NAME: dict(same)},
+        "DSCP_TO_TC_MAP": {OWN_NAME: queue_of},
+        "TC_TO_QUEUE_MAP": {OWN_NAME: same},
+        "TC_TO_PRIORITY_GROUP_MAP": {OWN_NAME: group},
+        "MAP_PFC_PRIORITY_TO_QUEUE": {OWN_NAME: dict(same)},
     }
 
 
 def _port(lossless: list[int], watched: list[int]) -> dict[str, str]:
     row = {
-        "dscp_to_tc_map": NAME,
-        "tc_to_queue_map": NAME,
-        "tc_to_pg_map": NAME,
-        "pfc_to_queue_map": NAME,
+        "dscp_to_tc_map": OWN_NAME,
+        "tc_to_queue_map": OWN_NAME,
+        "tc_to_pg_map": OWN_NAME,
+        "pfc_to_queue_map": OWN_NAME,
     }
     # on the switch, these are added to the priorities that are already lossless there
     if lossless:

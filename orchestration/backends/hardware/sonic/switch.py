@@ -200,7 +200,7 @@ class SonicSwitch(Switch):
         texts += self._stream.shortcomings()
         texts.append(
             "pmax is in whole percent; thresholds are recorded as requested, and the ASIC has them "
-            f"{self._cells().said}: expected, not read"
+            f"{self._cells().description}: expected, not read"
         )
         if self.restarts:
             texts.append(f"its Redis was restarted meanwhile ({self.restarts} times)")
@@ -240,7 +240,7 @@ class SonicSwitch(Switch):
         """
         cells = self._cells()
         return {
-            "asic": f"has thresholds {cells.said}",
+            "asic": f"has thresholds {cells.description}",
             "longest_change_ns": self.edit_ns,
             "step_bytes": cells.step_bytes,
             "thresholds": {

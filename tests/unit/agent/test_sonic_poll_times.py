@@ -3,24 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.agent.sonic.ages import ChangeTimes
+from orchestration.agent.sonic.poll_times import PollTimes
 
 MS = 1_000_000
 
 
 def test_unknown_until_a_counter_changes_then_when_the_reading_before_was_asked_for():
-    times = ChangeTimes(1)
-    assert times.seen([(5,)], 10 * MS) == [None]
-    assert times.seen([(5,)], 20 * MS) == [None]
-    assert times.seen([(6,)], 30 * MS) == [20 * MS]
+    times = PollTimes(1)
+    assert times.update([(5,)], 10 * MS) == [None]
+    assert times.update([(5,)], 20 * MS) == [None]
+    assert times.update([(6,)], 30 * MS) == [20 * MS]
     # the same number again is as old as before, and ages
-    assert times.seen([(6,)], 500 * MS) == [20 * MS]
-    assert times.seen([(9,)], 510 * MS) == [500 * MS]
+    assert times.update([(6,)], 500 * MS) == [20 * MS]
+    assert times.update([(9,)], 510 * MS) == [500 * MS]
 
 
 def test_a_queue_that_stays_the_same_was_polled_in_a_sweep_that_has_ended():
-    times = ChangeTimes(2)
-    found = [times.seen([(n, 1), (0, 0)], n * 100 * MS) for n in range(6)]
+    times = PollTimes(2)
+    found = [times.update([(n, 1), (0, 0)], n * 100 * MS) for n in range(6)]
     idle = [row[1] for row in found]
     assert idle == [None, None, None, 0, 100 * MS, 200 * MS]
 
@@ -42,21 +42,21 @@ def switches(draw):
 @given(switches())
 def test_no_time_is_later_than_the_poll(switch):
     count, polls, readings = switch
-    times = ChangeTimes(count)
+    times = PollTimes(count)
     for at in readings:
         values, polled = [0] * count, [None] * count
         for t, queue, busy in polls:
             if t <= at:
                 values[queue] += busy
                 polled[queue] = t
-        for said, truth in zip(times.seen(values, at), polled, strict=True):
+        for said, truth in zip(times.update(values, at), polled, strict=True):
             assert said is None or (truth is not None and said <= truth)
 
 
 @given(st.integers(5, 40), st.integers(60, 200))
 def test_where_traffic_flows_a_time_is_at_most_a_reading_and_a_poll_old(period, interval):
-    times = ChangeTimes(1)
+    times = PollTimes(1)
     for at in range(period, 5000, period):
-        (said,) = times.seen([at // interval], at)
+        (said,) = times.update([at // interval], at)
         if at > 2 * interval + period:
             assert at - said <= interval + 2 * period
