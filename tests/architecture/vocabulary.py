@@ -175,7 +175,10 @@ def of_texts(files: list[Path]) -> list[Word]:
             texts = [
                 (node.lineno, node.value)
                 for node in ast.walk(ast.parse(source))
-                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                if isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                # one word alone is a key
+                and not re.fullmatch(r"[\w.-]+", node.value)
             ]
         else:
             texts = list(enumerate(source.splitlines(), 1))
