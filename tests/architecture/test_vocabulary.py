@@ -55,7 +55,7 @@ def test_a_private_name_is_found_with_what_to_write(name, instead):
 
 def test_names_are_found_wherever_a_source_gives_one():
     source = "import a as said\nclass Told:\n    place: int\ndef f(looks, *, told): self.lent = g\n"
-    names = [name for _, name, _ in vocabulary.names(ast.parse(source))]
+    names = [name for _, name, _ in vocabulary.names(ast.walk(ast.parse(source)))]
     assert {"said", "Told", "place", "looks", "told", "lent"} <= set(names)
 
 

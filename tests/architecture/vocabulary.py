@@ -11,9 +11,11 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import trees
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +79,7 @@ TEXTS = {
     r"\bhow many of which\b": "name the thing itself",
     r"\bof which reading\b": "the observation that",
 }
+_ANY_TEXT = re.compile("|".join(TEXTS), re.IGNORECASE)
 PACKAGES = (
     *("closloop", "collectors", "examples", "inventory", "orchestration", "playbooks"),
     *("traffic", "tuners"),
@@ -125,9 +128,17 @@ def instead_of(name: str) -> str | None:
     return next((NAMES[part] for part in parts if part in NAMES), None)
 
 
-def names(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+def nodes_of(path: Path) -> Iterable[ast.AST]:
+    """Return all nodes of a Python file's tree; those of the product are read once."""
+    for source in trees.product():
+        if path == trees.ROOT / source.name:
+            return source.nodes
+    return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def names(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     """Yield each name that a source gives: its line, and whether it is more than a variable."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.lineno, node.name, True
@@ -157,7 +168,7 @@ def of_names(files: list[Path]) -> list[Word]:
         file = path.relative_to(ROOT).as_posix()
         if instead := instead_of(path.stem):
             found[file, ""] = Word(file, 1, f"the file's name {path.stem!r}", instead)
-        for line, name, defined in names(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, name, defined in names(nodes_of(path)):
             own = instead_of(name)
             if own is None and defined and "found" in name.strip("_").lower().split("_"):
                 own = DEFINITIONS["found"]
@@ -170,20 +181,22 @@ def of_texts(files: list[Path]) -> list[Word]:
     """Return the private words in strings of Python files, and in pages."""
     found = []
     for path in files:
-        file, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        file = path.relative_to(ROOT).as_posix()
         if path.suffix == ".py":
             texts = [
                 (node.lineno, node.value)
-                for node in ast.walk(ast.parse(source))
+                for node in nodes_of(path)
                 if isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
                 # one word alone is a key
                 and not re.fullmatch(r"[\w.-]+", node.value)
             ]
         else:
-            texts = list(enumerate(source.splitlines(), 1))
+            texts = list(enumerate(path.read_text(encoding="utf-8").splitlines(), 1))
         for line, text in texts:
             plain = " ".join(text.split())
+            if not _ANY_TEXT.search(plain):
+                continue
             for pattern, instead in TEXTS.items():
                 if hit := re.search(pattern, plain, re.IGNORECASE):
                     around = plain[max(0, hit.start() - 30) : hit.end() + 30]

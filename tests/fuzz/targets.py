@@ -198,7 +198,7 @@ TARGETS: dict[str, Target] = {
         _sflow,
     ),
     "agent": Target(_frames, _messages, (FrameError,)),
-    "redis": Target(_redis, _replies, (resp._Closed,)),
+    "redis": Target(_redis, _replies, (resp._ClosedError,)),
 }
 
 
