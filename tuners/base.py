@@ -55,27 +55,27 @@ class BaseTuner:
         return {}
 
 
-def not_a_probability(name: str, value: float) -> Iterator[str]:
+def probability_faults(name: str, value: float) -> Iterator[str]:
     """Yield a fault unless `value` is in 0..1."""
     if not 0 <= value <= 1:
         yield f"{name} {value} is not a probability: use 0 to 1"
 
 
-def not_a_share(**values: float) -> Iterator[str]:
+def share_faults(**values: float) -> Iterator[str]:
     """Yield a fault for each value that is not in 0..1, or 0."""
     for name, value in values.items():
         if not 0 < value <= 1:
             yield f"{name} {value} is not a share: use more than 0, at most 1"
 
 
-def negative(**values: int) -> Iterator[str]:
+def negative_faults(**values: int) -> Iterator[str]:
     """Yield a fault for each value below 0."""
     for name, value in values.items():
         if value < 0:
             yield f"{name} {value} is below 0: use 0 or more"
 
 
-def impossible_thresholds(
+def threshold_faults(
     kmin_bytes: int, kmax_bytes: int, pmax: float, prefix: str = ""
 ) -> Iterator[str]:
     """Yield what is wrong with one setting of ECN thresholds, its names preceded by `prefix`."""
@@ -86,4 +86,4 @@ def impossible_thresholds(
             f"{prefix}kmin {kmin_bytes} B is above {prefix}kmax {kmax_bytes} B: "
             "swap or correct them"
         )
-    yield from not_a_probability(f"{prefix}pmax", pmax)
+    yield from probability_faults(f"{prefix}pmax", pmax)

@@ -31,7 +31,7 @@ _OLD_SPELLINGS = {"least_bytes": "min_bytes", "most_bytes": "max_bytes"}
 # knob's table is.
 RECORDED = "recorded"
 # This one overrules another tuner, which its parameters name, with the actions of such files.
-FORCED = "forced"
+INTERVENTION = "forced"
 
 
 def names() -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def entry_points() -> dict[str, str]:
     return plugins.offered(GROUP)
 
 
-def know(points: dict[str, str]) -> None:
+def set_entry_points(points: dict[str, str]) -> None:
     """Take the entry points of tuners from another process."""
     plugins.know(GROUP, points)
 
@@ -104,7 +104,7 @@ def with_checkpoint(name: str, params: Mapping[str, Scalar], control: str) -> di
 
 def decider(name: str, params: Mapping[str, Scalar]) -> tuple[str, Mapping[str, Scalar]]:
     """Return the tuner that decides, and its parameters: the one that is overruled, if one is."""
-    if name != FORCED:
+    if name != INTERVENTION:
         return name, params
     inner = inner_spec(params)
     return inner.name, inner.params
@@ -125,12 +125,12 @@ def inner_spec(params: Mapping[str, Scalar]) -> TunerSpec:
     return TunerSpec(str(params.get("tuner", "")), own)
 
 
-def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
+def recording_paths(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
     """Return the paths of the actions that a tuner replays, by the parameters that name them.
 
     A tuner that decides by itself has none.
     """
-    replays = name in (RECORDED, FORCED)
+    replays = name in (RECORDED, INTERVENTION)
     tables = [knob.table for knob in KNOBS.values()] if replays else []
     return {table: str(params[table]) for table in tables if params.get(table)}
 

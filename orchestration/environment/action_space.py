@@ -260,7 +260,7 @@ class FabricEpisodes:
         if isinstance(said, Terminated):
             done = bool((said.record.flows.status != UNFINISHED).all())
             terminated, truncated = done, not done
-            said = last_reading(said.record, self._last, self.testbed)
+            said = final_reading(said.record, self._last, self.testbed)
         features = np.clip(self._window.push(said), 0.0, FEATURE_LIMIT)
         self._last = said
         if terminated or truncated:
@@ -284,7 +284,7 @@ class FabricEpisodes:
         return arrays
 
 
-def last_reading(record: TrialRecord, before: Observation | None, testbed: Testbed) -> Observation:
+def final_reading(record: TrialRecord, before: Observation | None, testbed: Testbed) -> Observation:
     """Return the last sample of a trial that ended before its next decision, as a reading.
 
     Values that samples lack (the flow table) are those of `before`.

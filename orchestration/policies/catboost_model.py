@@ -35,7 +35,7 @@ from orchestration.policies.trees import (
     Settings,
     Tree,
     feature_names,
-    fits,
+    fits_32_bits,
 )
 
 METADATA = "closloop"
@@ -85,7 +85,7 @@ def _model(where: str, data: Mapping[str, Any]) -> IntegerTrees:
         raise InputError(words)
     scale, (bias,) = data["scale_and_bias"]
     trees = _rounded(data["oblivious_trees"], names, settings, scale, bias)
-    if not fits(trees):
+    if not fits_32_bits(trees):
         raise InputError.single(
             where, "its leaves add up to more than 32 bits", "train it on actions near 1"
         )

@@ -129,6 +129,6 @@ def feature_names(history: int) -> tuple[str, ...]:
     return tuple(f"{word}[{step}]" for step in range(history) for word in ("delta", "action"))
 
 
-def fits(trees: tuple[Tree, ...]) -> bool:
+def fits_32_bits(trees: tuple[Tree, ...]) -> bool:
     """Whether no sum of leaves passes 32 bits."""
     return sum(max(abs(leaf) for leaf in tree.leaves) for tree in trees) <= _INT32

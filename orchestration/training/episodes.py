@@ -59,7 +59,7 @@ def episode_job(trial: TrialSpec, testbed: Testbed, work: Path) -> Job:
     return Job(trial, testbed, work / _KEPT, work)
 
 
-class Players:
+class EpisodePool:
     """Workers at a place that play episodes, of which `keep` says what is kept."""
 
     def __init__(

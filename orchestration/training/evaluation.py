@@ -23,7 +23,7 @@ from orchestration.core.records import DONE, LONG_LIVED, Floats, Schedule, Trial
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Job
-from orchestration.training.episodes import Players, Trace, episode_job
+from orchestration.training.episodes import EpisodePool, Trace, episode_job
 from orchestration.training.files import Round
 from orchestration.training.outcome import Evaluation, Gain, Result, Selection
 from orchestration.training.protocol import Rule
@@ -34,7 +34,7 @@ _FIGURE = "log_slowdown"
 _SEED = 1
 
 
-def figure_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
+def log_slowdown_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
     """Return the logarithm of a trial's mean slowdown, an array of shape (1,)."""
     trial, flows = job.trial, record.flows
     ideal_ns = ideal_times_ns(job.testbed, schedule, trial)
@@ -132,10 +132,10 @@ class Evaluator:
         held_out: HeldOut,
         file: Path,
         work: Path,
-        players: Players,
+        players: EpisodePool,
         go_on: Callable[[], bool],
     ) -> None:
-        """`players` keep `held_out.figure_of`; `go_on` returns False to interrupt."""
+        """`players` keep `held_out.log_slowdown_of`; `go_on` returns False to interrupt."""
         self._held_out, self._rule = held_out, held_out.rule
         self._file, self._work = file, work
         self._players, self._go_on = players, go_on

@@ -70,7 +70,7 @@ def check_folder(folder: Path, inputs: Iterable[str], *, fresh: bool) -> None:
         )
 
 
-class Folder:
+class TrainingFolder:
     """A training's folder: paths, and what is written there."""
 
     def __init__(self, path: Path, *, by_rule: bool) -> None:
@@ -129,7 +129,7 @@ class Folder:
         return rounds, dict(state)
 
 
-def card(
+def checkpoint_card(
     request: TrainRequest,
     episodes: Episodes,
     architecture: Mapping[str, Any],

@@ -60,7 +60,7 @@ class TrainRequest:
     learner: str = ""
 
     @property
-    def of_learner(self) -> str:
+    def learner_reference(self) -> str:
         """The reference to the learner, which is the tuner's own name if it has one of ours."""
         return self.learner or self.tuner
 

@@ -22,8 +22,8 @@ from orchestration.core.machine import noted_signals
 from orchestration.run import backend_factory
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import die_with
-from orchestration.training.episodes import Players
-from orchestration.training.evaluation import FILE, Evaluator, HeldOut, figure_of
+from orchestration.training.episodes import EpisodePool
+from orchestration.training.evaluation import FILE, Evaluator, HeldOut, log_slowdown_of
 from orchestration.training.files import Round, check_folder
 from orchestration.training.outcome import Result, read_result
 from orchestration.training.request import Episodes, TrainRequest
@@ -114,7 +114,7 @@ def _play_references(
     backend = backend_factory.backend(Episodes(request).backend)
     first = held_out.trials(request.rule.placebo, range(1, 2))
     place.check(backend, held_out.testbed, jobs, first)
-    players = Players(backend, jobs, figure_of, place)
+    players = EpisodePool(backend, jobs, log_slowdown_of, place)
     work = folder / "work"
     with noted_signals(players.kill) as signals:
         judge = Evaluator(held_out, folder / FILE, work, players, lambda: not signals)

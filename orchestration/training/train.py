@@ -23,9 +23,9 @@ from orchestration.core.ports import Backend
 from orchestration.core.trial import TrialSpec
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import Job
-from orchestration.training.episodes import Players, Trace, episode_job
-from orchestration.training.evaluation import FILE, Evaluator, HeldOut, figure_of
-from orchestration.training.files import Folder, Round, card, check_folder
+from orchestration.training.episodes import EpisodePool, Trace, episode_job
+from orchestration.training.evaluation import FILE, Evaluator, HeldOut, log_slowdown_of
+from orchestration.training.files import Round, TrainingFolder, check_folder, checkpoint_card
 from orchestration.training.outcome import FILE as RESULT
 from orchestration.training.outcome import Selection, write_result
 from orchestration.training.request import (
@@ -37,13 +37,13 @@ from orchestration.training.request import (
 )
 from tuners.learning import checkpoint as files
 from tuners.learning.learner import Learner, NotANumberError
-from tuners.learning.networks import finite
+from tuners.learning.networks import all_finite
 
 # Replay memories are up to a hundred megabytes.
 _STATE_EVERY_S = 20.0
 
 Listener = Callable[[Round, int], None]
-GoOn = Callable[[], bool]
+ShouldContinue = Callable[[], bool]
 
 
 def train(
@@ -78,12 +78,14 @@ def train(
     check_folder(folder, request.reads, fresh=fresh)
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    training = _Training(request, episodes, Folder(folder, by_rule=held_out is not None), held_out)
+    training = _Training(
+        request, episodes, TrainingFolder(folder, by_rule=held_out is not None), held_out
+    )
     if training.finished:
         return training.folder.checkpoint
     place.check(backend, episodes.testbed, jobs, [training.episode(0)])
-    players = Players(backend, jobs, place=place)
-    judges = Players(backend, jobs, figure_of, place)
+    players = EpisodePool(backend, jobs, place=place)
+    judges = EpisodePool(backend, jobs, log_slowdown_of, place)
 
     def kill() -> None:
         players.kill()
@@ -129,7 +131,11 @@ class _Training:
     """One call of `train`."""
 
     def __init__(
-        self, request: TrainRequest, episodes: Episodes, folder: Folder, held_out: HeldOut | None
+        self,
+        request: TrainRequest,
+        episodes: Episodes,
+        folder: TrainingFolder,
+        held_out: HeldOut | None,
     ) -> None:
         self._request = request
         self._episodes = episodes
@@ -164,10 +170,12 @@ class _Training:
         if request.rule is not None:
             readings = request.rule.decisions / len(testbed.queues)
             decay = request.rule.explore_decay * readings
-            settings = with_exploration(request.of_learner, settings, decay)
+            settings = with_exploration(request.learner_reference, settings, decay)
 
         def made(parameters: Any) -> Learner:
-            return make_learner(request.of_learner, request.seed, testbed, settings, parameters)
+            return make_learner(
+                request.learner_reference, request.seed, testbed, settings, parameters
+            )
 
         learner = made(parent.arrays if parent else None)
         if request.per_switch:
@@ -188,11 +196,11 @@ class _Training:
 
     def run(
         self,
-        players: Players,
+        players: EpisodePool,
         judge: Evaluator | None,
         listener: Listener,
         note: Callable[[str], None],
-        go_on: GoOn,
+        go_on: ShouldContinue,
     ) -> None:
         """Play and learn, round by round, and judge now and then if there is a judge."""
         begin_s = time.monotonic()
@@ -239,7 +247,7 @@ class _Training:
         files.save(self.folder.checkpoint, selection.kept, said)
         write_result(self.folder.path, result)
 
-    def _round(self, players: Players, go_on: GoOn) -> Round | None:
+    def _round(self, players: EpisodePool, go_on: ShouldContinue) -> Round | None:
         begin = time.monotonic()
         count = self._request.actors
         if self._request.rule is None:
@@ -276,7 +284,7 @@ class _Training:
                 if not all(np.isfinite(values).all() for values in trace.values()):
                     raise NotANumberError("an observation or a reward is no number")
                 rows.append(self._learner.learn(trace))
-            if not finite(self._learner.parameters()):
+            if not all_finite(self._learner.parameters()):
                 raise NotANumberError("a parameter is no number")
         except NotANumberError as error:
             raise TrialError(
@@ -315,7 +323,7 @@ class _Training:
 
     def _card(self) -> dict[str, Any]:
         request, selection = self._request, self._selection
-        said = card(
+        said = checkpoint_card(
             request, self._episodes, self._learner.architecture(), self._parent, self._rounds
         )
         if request.rule is None or selection is None or self._held_out is None:

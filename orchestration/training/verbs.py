@@ -57,7 +57,7 @@ class _Options:
     @property
     def name(self) -> str:
         """What the training is called."""
-        return short_name(self.request.of_learner)
+        return short_name(self.request.learner_reference)
 
     def having(self, scenario: str, **values: Any) -> TrainRequest:
         """Return the request with its scenario, and other values of some fields."""

@@ -105,7 +105,9 @@ class Acc(TemplateTuner):
         card = load(self.checkpoint).card
         hidden = [int(one) for one in card.get("architecture", {}).get("hidden", HIDDEN)]
         self._features = FEATURES
-        shapes = {name: (-1, *values.shape[1:]) for name, values in fresh(0, hidden).items()}
+        shapes = {
+            name: (-1, *values.shape[1:]) for name, values in initial_parameters(0, hidden).items()
+        }
         self._checkpoint = load_for(self.checkpoint, self.NAME, architecture(hidden), shapes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
@@ -138,7 +140,7 @@ class Acc(TemplateTuner):
         return {**super().facts(), **saved}
 
 
-def fresh(seed: int, hidden: Sequence[int]) -> Arrays:
+def initial_parameters(seed: int, hidden: Sequence[int]) -> Arrays:
     """Return the parameters of an untrained network."""
     widths = [width(FEATURES, HISTORY), *hidden, sum(PARTS.sizes)]
     return init_mlp(np.random.default_rng([seed, 0]), "q", widths, 1)

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner, negative, not_a_share
-from tuners.ecn.static import Bounds, marking_at, wrong_limits
+from tuners.base import BaseTuner, negative_faults, share_faults
+from tuners.ecn.static import Bounds, limit_faults, marking_at
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -50,10 +50,10 @@ class AmtEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from not_a_share(target=self.target, cut=self.cut)
-        yield from negative(start_bytes=self.start_bytes)
-        yield from wrong_limits(self.min_bytes, self.max_bytes)
-        yield from negative(step_bytes=self.step_bytes)
+        yield from share_faults(target=self.target, cut=self.cut)
+        yield from negative_faults(start_bytes=self.start_bytes)
+        yield from limit_faults(self.min_bytes, self.max_bytes)
+        yield from negative_faults(step_bytes=self.step_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold to start from."""

@@ -210,7 +210,7 @@ def pet_reward(
     return reward
 
 
-def wrong_weights(**weights: float) -> Iterator[str]:
+def weight_faults(**weights: float) -> Iterator[str]:
     """Yield what is wrong with the two weights of a reward, as `what: remedy`."""
     said = " and ".join(f"{name} {value:g}" for name, value in weights.items())
     if min(weights.values()) < 0 or abs(sum(weights.values()) - 1.0) > 1e-9:

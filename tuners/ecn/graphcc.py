@@ -36,7 +36,16 @@ from tuners.ecn.features import PORT_FEATURES, RATE, queue_utilisation_reward
 from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner
 from tuners.ecn.templates import graphcc_templates
 from tuners.learning.checkpoint import load_for
-from tuners.learning.networks import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product
+from tuners.learning.networks import (
+    Arrays,
+    amax,
+    amin,
+    concatenate,
+    init_mlp,
+    matmul,
+    mlp,
+    side_by_side,
+)
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -96,7 +105,7 @@ def architecture(layer: int = LAYER) -> dict[str, Any]:
     }
 
 
-def fresh(seed: int, layer: int = LAYER) -> Arrays:
+def initial_parameters(seed: int, layer: int = LAYER) -> Arrays:
     """Return the parameters of an untrained network."""
     rng = np.random.default_rng([seed, 0])
     return (
@@ -136,12 +145,12 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     The message module's first layer is linear in both states. So each state is multiplied once per
     agent, not once per pair, by both halves of the weight at once.
     """
-    both = product(h, beside(parameters["message.0.weight"], HIDDEN))
+    both = matmul(h, side_by_side(parameters["message.0.weight"], HIDDEN))
     width = both.shape[-1] // 2
     own = both[..., :width] + parameters["message.0.bias"]
     other = both[..., width:]
     inner = (own[..., :, None, :] + other[..., fabric.neighbours, :]).clip(min=0.0)
-    return product(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
+    return matmul(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
 
 
 @dataclass(eq=False)
@@ -169,7 +178,7 @@ class Graphcc(TemplateTuner):
 
     def __post_init__(self) -> None:
         self._features = FEATURES
-        shapes = {name: values.shape for name, values in fresh(0).items()}
+        shapes = {name: values.shape for name, values in initial_parameters(0).items()}
         self._checkpoint = load_for(self.checkpoint, self.NAME, architecture(), shapes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:

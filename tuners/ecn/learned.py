@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from orchestration.core.plugins import load
 from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner, not_a_probability
-from tuners.ecn.features import FeatureWindow, utilisation, wrong_weights
+from tuners.base import BaseTuner, probability_faults
+from tuners.ecn.features import FeatureWindow, utilisation, weight_faults
 from tuners.ecn.templates import Templates
 from tuners.learning.checkpoint import Checkpoint, CheckpointError
 from tuners.learning.learner import LEARNERS
-from tuners.learning.networks import Arrays, ready
+from tuners.learning.networks import Arrays, prepared_parameters
 from tuners.learning.q_learning import DISCOUNT, Explorer
 from tuners.learning.replay_buffer import Decisions
 
@@ -92,15 +92,15 @@ class LearnedTuner(BaseTuner, ABC):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from not_a_probability("explore", self.explore)
+        yield from probability_faults("explore", self.explore)
         if self.online and find_spec("torch") is None:
             yield "the tuner learns online with torch: pip install 'closloop[learn]'"
-        yield from wrong_weights(**{name: getattr(self, name) for name in self.WEIGHTS})
+        yield from weight_faults(**{name: getattr(self, name) for name in self.WEIGHTS})
 
     def check_testbed(self, testbed: Testbed | None) -> None:
         """Refuse a testbed whose switches do not match the networks of the checkpoint."""
         if testbed is not None:
-            own_parameters(self._checkpoint, testbed)
+            parameters_for(self._checkpoint, testbed)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from the checkpoint's network, and from the tuner's own first settings."""
@@ -108,8 +108,8 @@ class LearnedTuner(BaseTuner, ABC):
         self._rng = np.random.default_rng([seed, 1])
         self._window = FeatureWindow(testbed, HISTORY, self._features)
         self._all = np.arange(len(testbed.queues), dtype=np.int64)
-        own = own_parameters(self._checkpoint, testbed, per_switch=self.online)
-        self._net = ready(own)
+        own = parameters_for(self._checkpoint, testbed, per_switch=self.online)
+        self._net = prepared_parameters(own)
         self._learner: Any = None
         if self.online:
             kind = load(self.NAME, LEARNERS)
@@ -195,7 +195,7 @@ class TemplateTuner(LearnedTuner):
             rows = {**last, "reward": reward, "next_x": x}
             self._learner.add({name: row[None] for name, row in rows.items()})
             self._learner.update()
-            self._net = ready(self._learner.parameters())
+            self._net = prepared_parameters(self._learner.parameters())
 
 
 def switch_of(testbed: Testbed) -> Ints:
@@ -204,7 +204,7 @@ def switch_of(testbed: Testbed) -> Ints:
     return np.array([place[queue.device] for queue in testbed.queues], dtype=np.int64)
 
 
-def own_parameters(checkpoint: Checkpoint, testbed: Testbed, *, per_switch: bool = False) -> Arrays:
+def parameters_for(checkpoint: Checkpoint, testbed: Testbed, *, per_switch: bool = False) -> Arrays:
     """Return a checkpoint's parameters for `testbed`.
 
     All switches share a network whose arrays have two axes, or a first one of length 1;

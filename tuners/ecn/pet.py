@@ -41,7 +41,14 @@ from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, pet_reward, wi
 from tuners.ecn.learned import HISTORY, Actions, LearnedTuner, switch_of
 from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, acc_templates, exponential_bytes
 from tuners.learning.checkpoint import CheckpointError, load, load_for
-from tuners.learning.networks import Arrays, init_mlp, log, mlp_by_group, ready, softmax
+from tuners.learning.networks import (
+    Arrays,
+    init_mlp,
+    log,
+    mlp_by_group,
+    prepared_parameters,
+    softmax,
+)
 from tuners.learning.replay_buffer import Decisions
 
 if TYPE_CHECKING:
@@ -66,7 +73,7 @@ def architecture(states: str, hidden: Sequence[int] = HIDDEN) -> dict[str, Any]:
     }
 
 
-def fresh(seed: int, states: str, hidden: Sequence[int] = HIDDEN) -> Arrays:
+def initial_parameters(seed: int, states: str, hidden: Sequence[int] = HIDDEN) -> Arrays:
     """Return the parameters of an untrained actor and critic."""
     rng = np.random.default_rng([seed, 0])
     inputs = width(FEATURES[states], HISTORY)
@@ -115,7 +122,7 @@ class Pet(LearnedTuner):
     def __post_init__(self) -> None:
         states = states_of(self.checkpoint)
         self._features = FEATURES[states]
-        shapes = {n: (-1, *v.shape[1:]) for n, v in fresh(0, states).items()}
+        shapes = {n: (-1, *v.shape[1:]) for n, v in initial_parameters(0, states).items()}
         self._checkpoint = load_for(self.checkpoint, self.NAME, architecture(states), shapes)
         flows = FLOW_TABLE if states == "six" else ()
         self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
@@ -182,7 +189,7 @@ class Pet(LearnedTuner):
         if self._learner is None or len(self._kept) <= self._learner.rollout:
             return
         self._learner.learn(self._kept.trace())
-        self._net = ready(self._learner.parameters())
+        self._net = prepared_parameters(self._learner.parameters())
         self._kept.forget()  # the next rollout starts from the last state
 
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner, not_a_share
-from tuners.ecn.static import Bounds, marking_at, wrong_limits
+from tuners.base import BaseTuner, share_faults
+from tuners.ecn.static import Bounds, limit_faults, marking_at
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -49,8 +49,8 @@ class QueueAwareEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from not_a_share(share=self.share)
-        yield from wrong_limits(self.min_bytes, self.max_bytes)
+        yield from share_faults(share=self.share)
+        yield from limit_faults(self.min_bytes, self.max_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold of an empty queue."""

@@ -14,7 +14,7 @@ import numpy as np
 from orchestration.core.knobs import DCQCN, ECN
 from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
 from orchestration.core.roce import DCQCN_PARAMETERS
-from tuners.base import BaseTuner, impossible_thresholds, negative
+from tuners.base import BaseTuner, negative_faults, threshold_faults
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -82,7 +82,7 @@ class StaticEcn(WithDcqcn):
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
         yield from super().faults()
-        yield from impossible_thresholds(self.kmin_bytes, self.kmax_bytes, self.pmax)
+        yield from threshold_faults(self.kmin_bytes, self.kmax_bytes, self.pmax)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the setting of every queue, and the parameters of every host's DCQCN."""
@@ -131,9 +131,9 @@ class StepEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from impossible_thresholds(self.kmin_bytes, self.kmax_bytes, self.pmax)
+        yield from threshold_faults(self.kmin_bytes, self.kmax_bytes, self.pmax)
         later = (self.then_kmin_bytes, self.then_kmax_bytes, self.then_pmax)
-        yield from impossible_thresholds(*later, prefix="then_")
+        yield from threshold_faults(*later, prefix="then_")
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the first setting."""
@@ -169,9 +169,9 @@ class Bounds:
         return clipped
 
 
-def wrong_limits(min_bytes: int, max_bytes: int) -> Iterator[str]:
+def limit_faults(min_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield what is wrong with the lowest and highest threshold, each as `what: remedy`."""
-    yield from negative(min_bytes=min_bytes, max_bytes=max_bytes)
+    yield from negative_faults(min_bytes=min_bytes, max_bytes=max_bytes)
     if min_bytes > max_bytes:
         yield (f"least_bytes {min_bytes} is above max_bytes {max_bytes}: swap or correct them")
 

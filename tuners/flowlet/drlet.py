@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestration.core.records import Floats, Observation
 from orchestration.core.signals import PAIRS, targets
-from tuners.flowlet.learned import LearnedTimeouts, fresh
+from tuners.flowlet.learned import LearnedTimeouts, initial_parameters
 from tuners.flowlet.settings import Uplinks
 from tuners.learning.checkpoint import CheckpointError, load_for
 from tuners.learning.checkpoint import load as load_checkpoint
@@ -61,7 +61,9 @@ class Drlet(LearnedTimeouts):
         )
         shapes = {
             name: one.shape
-            for name, one in fresh(0, own["pairs"], own["switches"], _hidden(own)).items()
+            for name, one in initial_parameters(
+                0, own["pairs"], own["switches"], _hidden(own)
+            ).items()
         }
         self._checkpoint = load_for(self.checkpoint, NAME, own, shapes)
         self._sizes = own["pairs"], own["switches"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestration.core.records import Floats, Observation
 from tuners.ecn.features import size_feature
-from tuners.flowlet.learned import LearnedTimeouts, fresh
+from tuners.flowlet.learned import LearnedTimeouts, initial_parameters
 from tuners.flowlet.settings import PACKET_BYTES, action_of
 from tuners.learning.checkpoint import load_for
 
@@ -64,7 +64,7 @@ class DrletLocal(LearnedTimeouts):
     collect: bool = False
 
     def __post_init__(self) -> None:
-        shapes = {n: v.shape for n, v in fresh(0, len(FEATURES), 1, HIDDEN).items()}
+        shapes = {n: v.shape for n, v in initial_parameters(0, len(FEATURES), 1, HIDDEN).items()}
         self._checkpoint = load_for(self.checkpoint, NAME, architecture(), shapes)
 
     def begin(self, testbed: Testbed) -> None:

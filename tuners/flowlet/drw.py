@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Observation, Setup
-from tuners.base import not_a_share
-from tuners.flowlet.settings import FlowletTuner, Uplinks, changed_only, outside
+from tuners.base import share_faults
+from tuners.flowlet.settings import FlowletTuner, Uplinks, changed_timeouts, timeout_faults
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -40,8 +40,10 @@ class Drw(FlowletTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from outside(low_ns=self.low_ns, middle_ns=self.middle_ns, high_ns=self.high_ns)
-        yield from not_a_share(middle_from=self.middle_from, high_from=self.high_from)
+        yield from timeout_faults(
+            low_ns=self.low_ns, middle_ns=self.middle_ns, high_ns=self.high_ns
+        )
+        yield from share_faults(middle_from=self.middle_from, high_from=self.high_from)
         if self.middle_from > self.high_from:
             yield f"middle_from {self.middle_from} is above high_from {self.high_from}: swap them"
 
@@ -58,4 +60,4 @@ class Drw(FlowletTuner):
         after_ns = np.array([self.low_ns, self.middle_ns, self.high_ns])[level]
         switches, before_ns = self._uplinks.switches, self._now_ns[self._uplinks.switches]
         self._now_ns[switches] = after_ns
-        return changed_only(switches, before_ns, after_ns)
+        return changed_timeouts(switches, before_ns, after_ns)

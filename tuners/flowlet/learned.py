@@ -22,13 +22,21 @@ from tuners.flowlet.settings import (
     Uplinks,
     action_of,
     best_static_ns,
-    changed_only,
+    changed_timeouts,
     host_rate,
     timeout_of,
 )
 from tuners.learning.checkpoint import Checkpoint
-from tuners.learning.learner import part_of
-from tuners.learning.networks import Arrays, concatenate, exp, init_mlp, log, mlp, ready
+from tuners.learning.learner import network_parameters
+from tuners.learning.networks import (
+    Arrays,
+    concatenate,
+    exp,
+    init_mlp,
+    log,
+    mlp,
+    prepared_parameters,
+)
 from tuners.learning.replay_buffer import Decisions
 
 if TYPE_CHECKING:
@@ -52,14 +60,14 @@ def value(parameters: Mapping[str, Any], x: Any, action: Any) -> Any:
     return mlp(parameters, "critic", concatenate((x, action)))[..., 0]
 
 
-def fresh(seed: int, features: int, actions: int, hidden: tuple[int, ...]) -> Arrays:
+def initial_parameters(seed: int, features: int, actions: int, hidden: tuple[int, ...]) -> Arrays:
     """Return the parameters of an untrained actor and critic."""
     rng = np.random.default_rng([seed, 0])
     actor = init_mlp(rng, "actor", [features, *hidden, actions])
     return actor | init_mlp(rng, "critic", [features + actions, *hidden, 1])
 
 
-def load_aware(
+def load_aware_exploration(
     rng: np.random.Generator, wanted: NDArray[Any], base: NDArray[Any], step: int, noise: float
 ) -> NDArray[np.float64]:
     """Return the actions to try at step `step` (1, 2, …) of an episode (algorithm 1, line 8).
@@ -142,7 +150,7 @@ class LearnedTimeouts(FlowletTuner):
         """Start from the best static timeout of the lowest load."""
         self._rng = np.random.default_rng([seed, 1])
         self._links = Uplinks(testbed)
-        self._net = ready(part_of("actor", self._checkpoint.arrays))
+        self._net = prepared_parameters(network_parameters("actor", self._checkpoint.arrays))
         self._rate_bps = host_rate(testbed)
         self._host_bps = self._rate_bps * len(testbed.hosts)
         self._kept = Decisions(x=np.float32, action=np.float32, reward=np.float32)
@@ -179,11 +187,11 @@ class LearnedTimeouts(FlowletTuner):
         if self.collect or self.explore > 0:
             best = action_of(best_static_ns(load, self._rate_bps))[:, None]
             base = np.broadcast_to(best, action.shape) if self.collect else action
-            action = load_aware(self._rng, action, base, self._step, self.explore)
+            action = load_aware_exploration(self._rng, action, base, self._step, self.explore)
         if self.collect:
             self._kept.add(x=x, action=action, reward=self.earned())
         before_ns, self._now_ns = self._now_ns, timeout_of(action.reshape(-1))
-        return changed_only(self._links.switches, before_ns, self._now_ns)
+        return changed_timeouts(self._links.switches, before_ns, self._now_ns)
 
     def facts(self) -> Mapping[str, Any]:
         """Return the name of the checkpoint."""

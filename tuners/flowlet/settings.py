@@ -45,18 +45,18 @@ class FlowletTuner(BaseTuner):
         buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.int64)
         kmin, kmax = np.minimum(KMIN_BYTES, buffers), np.minimum(KMAX_BYTES, buffers)
         red = ECN.change(np.arange(len(buffers)), kmin, kmax, PMAX)
-        return Setup((red, timeouts(np.arange(len(testbed.switches)), timeouts_ns)))
+        return Setup((red, timeout_change(np.arange(len(testbed.switches)), timeouts_ns)))
 
 
-def timeouts(switches: Ints, values_ns: ArrayLike) -> Change:
+def timeout_change(switches: Ints, values_ns: ArrayLike) -> Change:
     """Return the change that gives `switches` these timeouts, in whole ns."""
     return FLOWLET_TIMEOUT.change(switches, np.rint(values_ns).astype(np.int64))
 
 
-def changed_only(switches: Ints, before_ns: Ints, after_ns: Ints) -> Action:
+def changed_timeouts(switches: Ints, before_ns: Ints, after_ns: Ints) -> Action:
     """Return the change at those of `switches` whose timeout differs; () if none does."""
     differs = before_ns != after_ns
-    return (timeouts(switches[differs], after_ns[differs]),) if differs.any() else ()
+    return (timeout_change(switches[differs], after_ns[differs]),) if differs.any() else ()
 
 
 def timeout_of(action: NDArray[np.floating]) -> Ints:
@@ -79,7 +79,7 @@ def action_of(timeout_ns: ArrayLike) -> NDArray[np.float64]:
     return action
 
 
-def outside(**values_ns: int) -> Iterator[str]:
+def timeout_faults(**values_ns: int) -> Iterator[str]:
     """Yield a fault for each timeout that the knob cannot have."""
     (column,) = FLOWLET_TIMEOUT.columns
     for name, value in values_ns.items():

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Observation, Setup
-from tuners.base import not_a_share
+from tuners.base import share_faults
 from tuners.flowlet.settings import (
     FlowletTuner,
     Uplinks,
     best_static_ns,
     host_rate,
-    outside,
+    timeout_change,
+    timeout_faults,
     timeout_of,
-    timeouts,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class StaticTimeout(FlowletTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from outside(timeout_ns=self.timeout_ns)
+        yield from timeout_faults(timeout_ns=self.timeout_ns)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the timeout of every switch."""
@@ -60,7 +60,7 @@ class BestStaticTimeout(FlowletTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from not_a_share(load=self.load)
+        yield from share_faults(load=self.load)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the timeout of every switch."""
@@ -86,4 +86,4 @@ class RandomTimeouts(FlowletTuner):
     def act(self, observation: Observation) -> Action:
         """Draw a timeout for every switch that has a choice."""
         drawn = timeout_of(self._draws.uniform(-1.0, 1.0, len(self._switches)))
-        return (timeouts(self._switches, drawn),) if len(drawn) else ()
+        return (timeout_change(self._switches, drawn),) if len(drawn) else ()

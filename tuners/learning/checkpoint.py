@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.files import here, write_whole
-from tuners.learning.networks import Arrays, finite
+from tuners.learning.networks import Arrays, all_finite
 
 FORMAT = 1
 PRETRAINED = Path(__file__).parents[1] / "pretrained"
@@ -81,7 +81,7 @@ def save(path: Path, arrays: Mapping[str, NDArray[Any]], card: Mapping[str, Any]
     """
     from safetensors.numpy import save as serialise
 
-    if not finite(arrays):
+    if not all_finite(arrays):
         raise ValueError("a parameter is NaN or infinite")
     path.parent.mkdir(parents=True, exist_ok=True)
     ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
@@ -103,7 +103,7 @@ def load(name: str) -> Checkpoint:
             f"{path} is truncated or no safetensors file ({error}): get it again, or train anew"
         ) from error
     card = card_of(path)
-    if not finite(arrays):
+    if not all_finite(arrays):
         raise CheckpointError(f"{path} holds NaN or infinite parameters: train anew")
     return Checkpoint(path, arrays, card)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
 from tuners.learning.networks import Arrays
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
 LEARNERS = "closloop.learners"
 State = dict[str, NDArray[Any]]
@@ -61,7 +61,7 @@ class Learner(Protocol):
         """Continue from what `state` returned."""
 
 
-def ask_for_same_bits() -> None:
+def request_reproducible_kernels() -> None:
     """Ask torch for AVX2, and MKL for the branch that runs on every vendor's CPU.
 
     They choose their kernels by CPU, unless the environment says otherwise, which they read once:
@@ -74,7 +74,7 @@ def ask_for_same_bits() -> None:
 
 def load_torch() -> Any:
     """Import torch, set up to compute the same bits on every CPU with AVX2."""
-    ask_for_same_bits()
+    request_reproducible_kernels()
     import torch
 
     torch.set_num_threads(1)  # more do not help small nets, and make results vary
@@ -186,7 +186,7 @@ class NetworkLearner(ABC):
         self,
         seed: int,
         nets: Mapping[str, TrainedNet],
-        memories: Mapping[str, Replay] | None = None,
+        memories: Mapping[str, ReplayBuffer] | None = None,
     ) -> None:
         self._seed, self._nets, self._memories = seed, nets, memories or {}
         self._target: dict[str, Any] = {}
@@ -207,7 +207,7 @@ class NetworkLearner(ABC):
         """Return the networks as they are now, for a target."""
         return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
 
-    def _kept(self) -> dict[str, TrainedNet | Replay]:
+    def _kept(self) -> dict[str, TrainedNet | ReplayBuffer]:
         return {**self._nets, **self._memories}
 
     def _counters(self) -> State:
@@ -219,17 +219,19 @@ class NetworkLearner(ABC):
     def state(self) -> State:
         """Return networks, optimisers, target, memories and counters."""
         target = {name: tensor.numpy().copy() for name, tensor in self._target.items()}
-        result = self._counters() | named("target", target)
+        result = self._counters() | with_prefix("target", target)
         for name, one in self._kept().items():
-            result |= named(name, one.state())
+            result |= with_prefix(name, one.state())
         return result
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from `state`."""
         torch = load_torch()
-        self._target = {name: torch.tensor(one) for name, one in part("target", state).items()}
+        self._target = {
+            name: torch.tensor(one) for name, one in without_prefix("target", state).items()
+        }
         for name, one in self._kept().items():
-            one.load(part(name, state))
+            one.load(without_prefix(name, state))
         self._load_counters(state)
 
 
@@ -274,17 +276,17 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {"x": x[:-1], "action": trace["action"][:-1], "reward": reward, "next_x": x[1:]}
 
 
-def named(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+def with_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
     """Return `state` with `prefix.` before every name."""
     return {f"{prefix}.{name}": values for name, values in state.items()}
 
 
-def part(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
-    """Undo `named`: the entries of one prefix, without it."""
+def without_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Undo `with_prefix`: the entries of one prefix, without it."""
     start = prefix + "."
     return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
 
 
-def part_of(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
+def network_parameters(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return the parameters of one network, with their full names."""
     return {key: one for key, one in parameters.items() if key.startswith(f"{name}.")}

@@ -3,7 +3,7 @@
 Tuners decide with NumPy, learners differentiate with torch. Both call the same functions on the
 same parameters, a mapping from names to arrays. Only learners import torch.
 
-With NumPy, an output has the same bits on every x86-64 machine: see `product`. NumPy's and the C
+With NumPy, an output has the same bits on every x86-64 machine: see `matmul`. NumPy's and the C
 library's exp and log have a version for each kind of CPU, and their results differ in the last bit.
 Those here use only operations whose rounding IEEE 754 defines: sums, products, quotients and powers
 of two. Errors are about two units in the last place.
@@ -79,7 +79,7 @@ _WEIGHT_BITS = 23
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix (…, inputs, outputs) as integers times `unit`, a power of two; see `product`.
+    """A matrix (…, inputs, outputs) as integers times `unit`, a power of two; see `matmul`.
 
     The error of an entry is at most 2^-24 of the largest entry, as for a float32 of that size.
     """
@@ -101,7 +101,7 @@ class Weight:
         return len(self.whole)
 
 
-def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def prepared_parameters(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Return the parameters with their matrices rounded, once rather than at every decision."""
     _first_product()
     return {
@@ -120,7 +120,7 @@ def _first_product() -> None:
     np.ones((512, 72)) @ np.ones((72, 64))
 
 
-def product(x: Any, weight: Any) -> Any:
+def matmul(x: Any, weight: Any) -> Any:
     """Return x @ weight, (…, inputs) by (…, inputs, outputs); for arrays the same bits everywhere.
 
     The order in which a BLAS adds, and whether it fuses multiplications, depends on the CPU. So
@@ -142,10 +142,10 @@ def product(x: Any, weight: Any) -> Any:
     return sums
 
 
-def beside(weight: Any, inputs: int) -> Any:
+def side_by_side(weight: Any, inputs: int) -> Any:
     """Return a matrix (2 inputs, outputs) as (inputs, 2 outputs): its two halves side by side."""
     if isinstance(weight, Weight):
-        return Weight(beside(weight.whole, inputs), weight.unit)
+        return Weight(side_by_side(weight.whole, inputs), weight.unit)
     return concatenate((weight[:inputs], weight[inputs:]))
 
 
@@ -178,7 +178,7 @@ def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
     """Return the perceptron's output for inputs (…, n, inputs), with ReLU between the layers."""
     layer = 0
     while True:
-        x = product(x, parameters[f"{name}.{layer}.weight"]) + parameters[f"{name}.{layer}.bias"]
+        x = matmul(x, parameters[f"{name}.{layer}.weight"]) + parameters[f"{name}.{layer}.bias"]
         layer += 1
         if f"{name}.{layer}.weight" not in parameters:
             return x
@@ -230,6 +230,6 @@ def softmax(logits: Any) -> Any:
     return shifted / shifted.sum(axis=-1, keepdims=True)
 
 
-def finite(parameters: Mapping[str, NDArray[Any]]) -> bool:
+def all_finite(parameters: Mapping[str, NDArray[Any]]) -> bool:
     """True if no parameter is NaN or infinite."""
     return all(bool(np.isfinite(values).all()) for values in parameters.values())

@@ -14,7 +14,7 @@ from orchestration.core.records import Ints
 from orchestration.core.trial import Scalar
 from tuners.learning.learner import ReplayLearner, State, TrainedNet
 from tuners.learning.networks import exp
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
 # Of training, in none of the three papers.
 DISCOUNT = 0.9
@@ -138,7 +138,7 @@ def multi_step_returns(
     }
 
 
-def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+def worth_learning_from(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Return which transitions (see `tuners.learning.learner.transitions`) are worth learning from.
 
     A queue is idle if it was empty at both readings and its port sent almost nothing: no setting
@@ -166,7 +166,7 @@ class QLearner(ReplayLearner):
     """Double Q-learning, whatever the network and the memory."""
 
     def __init__(
-        self, seed: int, settings: QSettings, net: TrainedNet, memories: Mapping[str, Replay]
+        self, seed: int, settings: QSettings, net: TrainedNet, memories: Mapping[str, ReplayBuffer]
     ) -> None:
         super().__init__(seed, {"online": net}, memories)
         self._settings, self._net = settings, net

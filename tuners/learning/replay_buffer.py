@@ -51,7 +51,7 @@ class Decisions:
         }
 
 
-class Replay:
+class ReplayBuffer:
     """A ring buffer of at most `capacity` transitions: one array per field, one row each."""
 
     def __init__(self, capacity: int) -> None:

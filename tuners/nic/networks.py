@@ -51,7 +51,7 @@ def expected_inflation(flows: float, target: float = TARGET, beta: float = BETA)
 SPAN = 0.2
 # By what a delta and an action - 1 are multiplied, and where they end. Powers of two, so that the
 # integers in the NIC shift. A target of 0.064 is about 1.
-DELTA_SCALE, ACTION_SCALE, MAX = 16.0, 4.0, 16.0
+DELTA_SCALE, ACTION_SCALE, MAX_INPUT = 16.0, 4.0, 16.0
 FIRST, SECOND, STATE = 32, 16, 16
 _FIRST_OUTPUT = 0.1
 
@@ -95,7 +95,7 @@ LSTM = Architecture("lstm")
 ARCHITECTURES: Mapping[str, Architecture] = {"mlp": MLP, "lstm": LSTM}
 
 
-def first_weights(architecture: Architecture, seed: int) -> Arrays:
+def initial_weights(architecture: Architecture, seed: int) -> Arrays:
     """Return the weights before training: uniform in ±sqrt(3 / inputs), biases 0.
 
     The output's are a tenth of that: actions begin near 1, where flows come to rest, and grow.
@@ -112,7 +112,7 @@ def first_weights(architecture: Architecture, seed: int) -> Arrays:
 def scaled(deltas: Any, actions: Any) -> Any:
     """Return inputs (…, 2) from deltas and the actions before them."""
     inputs = np.stack([deltas * DELTA_SCALE, (actions - 1.0) * ACTION_SCALE], axis=-1)
-    return inputs.clip(-MAX, MAX)
+    return inputs.clip(-MAX_INPUT, MAX_INPUT)
 
 
 def windows(inputs: Any, history: int) -> Any:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.ecn.acc import FEATURES, HIDDEN, MIN_BYTES, PARTS, architecture, fresh
+from tuners.ecn.acc import FEATURES, HIDDEN, MIN_BYTES, PARTS, architecture, initial_parameters
 from tuners.ecn.features import size_feature
 from tuners.ecn.learned import switch_of
 from tuners.learning.learner import TrainedNet
 from tuners.learning.networks import Arrays, mlp
-from tuners.learning.q_learning import QLearner, QSettings, at_work, held_returns
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.q_learning import QLearner, QSettings, held_returns, worth_learning_from
+from tuners.learning.replay_buffer import ReplayBuffer
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -71,10 +71,14 @@ class AccLearner(QLearner):
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self._switch = switch_of(testbed)
-        start = dict(parameters) if parameters is not None else fresh(seed, settings.hidden)
+        start = (
+            dict(parameters)
+            if parameters is not None
+            else initial_parameters(seed, settings.hidden)
+        )
         self._copies = len(start["q.0.weight"])
-        self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
-        self._global = Replay(settings.global_capacity)
+        self._local = [ReplayBuffer(settings.local_capacity) for _ in testbed.switches]
+        self._global = ReplayBuffer(settings.global_capacity)
         memories = {f"memory{n}": one for n, one in enumerate((*self._local, self._global))}
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
         super().__init__(seed, settings, net, memories)
@@ -107,7 +111,7 @@ class AccLearner(QLearner):
             learned = busy(rows["x"])
             idle = ~busy(rows["next_x"])
         else:  # every queue gets a decision, so none keeps its setting because it is idle
-            learned = at_work(rows)
+            learned = worth_learning_from(rows)
             idle = np.zeros_like(learned)
         rows = {**rows, "idle": idle}
         self._note_rewards(earned[learned])

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
-from tuners.flowlet.learned import fresh, policy, value
-from tuners.learning.learner import ReplayLearner, TrainedNet, part_of
+from tuners.flowlet.learned import initial_parameters, policy, value
+from tuners.learning.learner import ReplayLearner, TrainedNet, network_parameters
 from tuners.learning.q_learning import exploration
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,16 @@ class DdpgLearner(ReplayLearner):
         """Begin with `parameters`, or from the seed. `widths` are those of state and action."""
         self._settings, self._architecture = settings, dict(architecture)
         hidden = tuple(architecture["hidden"])
-        start = dict(parameters) if parameters is not None else fresh(seed, *widths, hidden)
+        start = (
+            dict(parameters)
+            if parameters is not None
+            else initial_parameters(seed, *widths, hidden)
+        )
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
-        self._memory = Replay(settings.capacity)
+        nets = {
+            name: TrainedNet(network_parameters(name, start), rate) for name, rate in rates.items()
+        }
+        self._memory = ReplayBuffer(settings.capacity)
         super().__init__(seed, nets, {"memory": self._memory})
         self._target = self._copy()
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.ecn.graphcc import LAYER, architecture, fresh, graph, q_values
+from tuners.ecn.graphcc import LAYER, architecture, graph, initial_parameters, q_values
 from tuners.learning.learner import TrainedNet, load_torch
-from tuners.learning.q_learning import QLearner, QSettings, at_work, multi_step_returns
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.q_learning import QLearner, QSettings, multi_step_returns, worth_learning_from
+from tuners.learning.replay_buffer import ReplayBuffer
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -46,8 +46,10 @@ class GraphccLearner(QLearner):
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self._graph = graph(testbed)
-        self._memory = Replay(settings.capacity)
-        start = dict(parameters) if parameters is not None else fresh(seed, settings.layer)
+        self._memory = ReplayBuffer(settings.capacity)
+        start = (
+            dict(parameters) if parameters is not None else initial_parameters(seed, settings.layer)
+        )
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
         super().__init__(seed, settings, net, {"memory": self._memory})
         self._settings: GraphccSettings = settings
@@ -60,7 +62,7 @@ class GraphccLearner(QLearner):
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
         self._decisions += len(rows["x"])
-        busy = at_work(rows).astype(np.float32)
+        busy = worth_learning_from(rows).astype(np.float32)
         self._note_rewards(rows["reward"][busy > 0])
         rows = multi_step_returns(rows, self._settings.discount, self._settings.horizon)
         rows["action"] = rows["action"].astype(np.int64)

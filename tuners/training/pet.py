@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from orchestration.core.trial import Scalar
 from tuners.ecn.features import width
 from tuners.ecn.learned import HISTORY, switch_of
-from tuners.ecn.pet import COMBINATIONS, FEATURES, HIDDEN, architecture, by_head, fresh
-from tuners.learning.learner import NetworkLearner, State, TrainedNet, part_of
+from tuners.ecn.pet import COMBINATIONS, FEATURES, HIDDEN, architecture, by_head, initial_parameters
+from tuners.learning.learner import NetworkLearner, State, TrainedNet, network_parameters
 from tuners.learning.networks import Arrays, exp, log, mlp, mlp_by_group
-from tuners.learning.q_learning import at_work
+from tuners.learning.q_learning import worth_learning_from
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -118,14 +118,16 @@ class PetLearner(NetworkLearner):
         start = (
             dict(parameters)
             if parameters is not None
-            else fresh(seed, settings.states, settings.hidden)
+            else initial_parameters(seed, settings.states, settings.hidden)
         )
         self._copies, inputs = start["actor.0.weight"].shape[:2]
         # a network that training goes on with says which states it takes
         states = next(name for name in FEATURES if width(FEATURES[name], HISTORY) == inputs)
         self._settings = dataclasses.replace(settings, states=states)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
+        nets = {
+            name: TrainedNet(network_parameters(name, start), rate) for name, rate in rates.items()
+        }
         super().__init__(seed, nets)
         self._steps = 0  # calls of `learn`; `_updates` are the optimiser's: t of equation 13
 
@@ -167,7 +169,7 @@ class PetLearner(NetworkLearner):
         reward = trace["reward"][1:]
         drawn = trace["drawn"][:-1]
         advantage = advantages(reward, value, drawn, settings.discount, settings.gae_lambda)
-        busy = at_work({"x": x[:-1], "next_x": x[1:]}) & drawn
+        busy = worth_learning_from({"x": x[:-1], "next_x": x[1:]}) & drawn
         if not busy.any():
             return {}
         advantage = (advantage - advantage[busy].mean()) / (advantage[busy].std() + 1e-8)

@@ -28,7 +28,13 @@ from orchestration.policies.render_c import render_policy
 from orchestration.policies.trees import IntegerTrees, feature_names
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.render.markdown import rows_table
-from orchestration.training.rlcc.rollout import Rollout, Steady, library, play, steady_states
+from orchestration.training.rlcc.rollout import (
+    Rollout,
+    Steady,
+    compile_library,
+    play,
+    steady_states,
+)
 from orchestration.training.rlcc.scenarios import DISTILLING, testbed
 from tuners.learning import checkpoint as files
 from tuners.nic import fixed_point
@@ -267,7 +273,7 @@ class _Loop:
     def drive(self, source: str, seed: int) -> NDArray[np.int32]:
         """Return the windows (N, 2 * history) that a model comes to, in 2^-16."""
         with tempfile.TemporaryDirectory(prefix="closloop-distill-") as folder:
-            model = library(source, Path(folder))
+            model = compile_library(source, Path(folder))
             place = _ROLLOUT_SEEDS + seed
             parts = [
                 self._windows(play(self._program, model, scenario, self._testbed, place))
@@ -285,7 +291,7 @@ class _Loop:
     def judge(self, source: str) -> list[Steady]:
         """Return a model's steady states."""
         with tempfile.TemporaryDirectory(prefix="closloop-distill-") as folder:
-            model = library(source, Path(folder))
+            model = compile_library(source, Path(folder))
             return steady_states(self._program, model, self._testbed, _JUDGE_SEED)
 
 

@@ -22,7 +22,7 @@ from tuners.nic.networks import (
     TARGET,
     Architecture,
     actions,
-    first_weights,
+    initial_weights,
     reward,
     scaled,
     windows,
@@ -51,14 +51,14 @@ class Figures:
     inflation: float
 
 
-class NetworkLearner:
+class RlccLearner:
     """A network, and the state of its optimiser."""
 
     def __init__(self, architecture: Architecture, seed: int, learning_rate: float) -> None:
         self._torch = load_torch()
         self._architecture = architecture
         self._rate = learning_rate
-        first = first_weights(architecture, seed)
+        first = initial_weights(architecture, seed)
         self._weights = {name: self._tensor(values) for name, values in first.items()}
         self._optimiser = self._torch.optim.Adam(
             list(self._weights.values()), lr=learning_rate, betas=_BETAS, eps=_EPSILON
@@ -127,7 +127,7 @@ def _batches(
     each = []
     for rollout in rollouts:
         inputs = inputs_of(architecture, rollout)
-        given = evened(weights_of(rollout))
+        given = normalised(decision_weights(rollout))
         count = rollout.valid.sum()
         if architecture.kind == "lstm" and len(given) > _FLOWS_AT_ONCE:
             chosen = np.linspace(0, len(given) - 1, _FLOWS_AT_ONCE).astype(np.int64)
@@ -157,7 +157,7 @@ def _figures(rollouts: Sequence[Rollout]) -> Figures:
     )
 
 
-def weights_of(
+def decision_weights(
     rollout: Rollout, discount: float = DISCOUNT, horizon: int = HORIZON
 ) -> NDArray[np.float64]:
     """Return each decision's weight, shape (flows, steps): the discounted mean of later deltas.
@@ -175,7 +175,7 @@ def weights_of(
     return np.where(later >= MIN_LATER, sums / np.maximum(parts, 1e-9), 0.0)
 
 
-def evened(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a rollout's weights divided by their root mean square.
 
     Deltas of many flows are large and those of few small: each scenario is to teach as much.

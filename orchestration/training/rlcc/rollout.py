@@ -74,7 +74,7 @@ class Rollout:
         return self.valid & (self.now_ns >= self.scenario.duration_us * 500)
 
 
-def library(source: str, folder: Path) -> Path:
+def compile_library(source: str, folder: Path) -> Path:
     """Compile a model's source as a library for ns-3's program.
 
     Raises NotReadyError without a compiler.
@@ -187,12 +187,12 @@ class Steady:
     drops: int
 
     @property
-    def off(self) -> float:
+    def deviation(self) -> float:
         """How far the inflation is from equation 2, a share of it."""
         return self.inflation / self.expected - 1.0
 
 
-def judged(rollout: Rollout) -> Steady:
+def steady_state_of(rollout: Rollout) -> Steady:
     """Return a rollout's steady state; flows without a decision in it count as rate 0."""
     steady, count = rollout.steady & (rollout.rtt_ns > 0), rollout.scenario.flows
     rows = np.flatnonzero(steady.sum(axis=1) > 1)
@@ -224,4 +224,4 @@ def steady_states(
     weights: bytes = b"",
 ) -> list[Steady]:
     """Play each scenario with a model's library, and judge it."""
-    return [judged(play(program, model, one, testbed, seed, weights)) for one in scenarios]
+    return [steady_state_of(play(program, model, one, testbed, seed, weights)) for one in scenarios]

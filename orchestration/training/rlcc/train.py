@@ -30,8 +30,8 @@ from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
 from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
-from orchestration.training.rlcc.learner import Figures, NetworkLearner
-from orchestration.training.rlcc.rollout import Rollout, library, play
+from orchestration.training.rlcc.learner import Figures, RlccLearner
+from orchestration.training.rlcc.rollout import Rollout, compile_library, play
 from orchestration.training.rlcc.scenarios import testbed, training_scenarios
 from tuners.learning import checkpoint as files
 from tuners.learning.learner import NotANumberError, load_torch
@@ -93,7 +93,7 @@ class _Training:
     def __init__(self, request: RlccRequest, folder: Path) -> None:
         self._request, self._folder = request, folder
         self._architecture = ARCHITECTURES[request.architecture]
-        self._learner = NetworkLearner(self._architecture, request.seed, request.learning_rate)
+        self._learner = RlccLearner(self._architecture, request.seed, request.learning_rate)
         self._program, self._testbed = require_program(), testbed()
         self._rows: list[list[float]] = []
         self.checkpoint = folder / "checkpoint.safetensors"
@@ -129,7 +129,7 @@ class _Training:
         arrays = self._learner.arrays()
         source = network_source(self._architecture, arrays, "rlcc_training", "In training.")
         with tempfile.TemporaryDirectory(prefix="closloop-train-") as folder:
-            model = library(source, Path(folder))
+            model = compile_library(source, Path(folder))
             try:
                 while self.done < self._request.updates and go_on():
                     listener(self.done + 1, self._update(model))

@@ -14,7 +14,7 @@ from orchestration.campaign.streams import PROTOCOL
 from orchestration.cli.main import app
 from orchestration.core.records import DONE, LONG_LIVED, UNFINISHED, FlowRecords, Schedule
 from orchestration.core.trial import TunerSpec
-from orchestration.training.evaluation import HeldOut, figure_of
+from orchestration.training.evaluation import HeldOut, log_slowdown_of
 from orchestration.training.outcome import (
     Evaluation,
     Gain,
@@ -166,7 +166,7 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
     )
     job = types.SimpleNamespace(trial=trial, testbed=case.testbed)
     record = types.SimpleNamespace(flows=flows)
-    (log_slowdown,) = figure_of(job, schedule, record)["log_slowdown"]
+    (log_slowdown,) = log_slowdown_of(job, schedule, record)["log_slowdown"]
     from inventory.routing import ideal_times_ns
 
     ideal_ns = ideal_times_ns(case.testbed, schedule, trial)[0]
