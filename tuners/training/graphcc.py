@@ -1,4 +1,4 @@
-"""GraphCC's learner: double Q-learning, with what `tuners.ecn.graphcc` says of it."""
+"""GraphCC's learner: double Q-learning, with the departures that `tuners.ecn.graphcc` lists."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class GraphccSettings(QSettings):
     """Settings of training. A sample is the whole fabric at one time."""
 
     layer: int = LAYER
-    # A mark costs a flow its rate at once, and shortens the queue over decisions.
-    horizon: int = 4  # decisions whose rewards a target sums
+    # A mark lowers a flow's rate at once, but shortens the queue only over several decisions.
+    horizon: int = 4  # a target sums the rewards of so many decisions
     weight_decay: float = 0.3
     batch: int = 16
-    min_agents: int = 192  # in a batch: a small fabric contributes more samples
+    min_agents: int = 192  # in a batch: of a small fabric, a batch has more samples
     target_every: int = 100
     capacity: int = 10_000
 
 
 class GraphccLearner(QLearner):
-    """Double Q-learning on samples of the whole fabric, drawn evenly (section 3.3)."""
+    """Double Q-learning on samples of the whole fabric, drawn uniformly (section 3.3)."""
 
     tuner = "graphcc"
     settings = GraphccSettings
@@ -63,7 +63,7 @@ class GraphccLearner(QLearner):
         """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
         self._decisions += len(rows["x"])
         busy = worth_learning_from(rows).astype(np.float32)
-        self._note_rewards(rows["reward"][busy > 0])
+        self._count_rewards(rows["reward"][busy > 0])
         rows = multi_step_returns(rows, self._settings.discount, self._settings.horizon)
         rows["action"] = rows["action"].astype(np.int64)
         self._memory.add({**rows, "busy": busy[: len(rows["x"])]})
@@ -73,7 +73,7 @@ class GraphccLearner(QLearner):
         return q_values(parameters, x, self._graph, self._present)
 
     def update(self) -> float:
-        """Draw a batch, move the network towards the double-Q target, and return the loss."""
+        """Draw a batch, move the network towards the double Q-learning target; return the loss."""
         import torch
 
         settings = self._settings
