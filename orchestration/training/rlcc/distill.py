@@ -233,9 +233,9 @@ def _errors(
 def lasting_congestion(teacher: Teacher, seed: int) -> NDArray[np.int32]:
     """Return windows of flows whose deltas stay the same for a while, at many levels.
 
-    Levels lie between the target and `MIN_DELTA`. Rollouts begin near the fair share, so they hardly
-    have any such windows. Without them, trees react to a full buffer, which many flows at line rate
-    fill, a tenth as strongly as the network.
+    Levels lie between the target and `MIN_DELTA`. Rollouts begin near the fair share, so they
+    hardly have any such windows. Without them, trees react to a full buffer, which many flows at
+    line rate fill, a tenth as strongly as the network.
     """
     rng = np.random.default_rng([seed, _LASTING_FLOWS])
     history = teacher.architecture.history
