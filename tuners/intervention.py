@@ -57,10 +57,10 @@ class InterventionTuner(RecordedTuner):
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the inner tuner's setup, overridden by the rows at or before time 0."""
-        forced = super().reset(testbed, seed).action
+        intervention = super().reset(testbed, seed).action
         setup = self._inner.reset(testbed, seed)
         self._states = {knob.name: _KnobState(knob.bounds(testbed)) for knob in KNOBS.values()}
-        return Setup(self._override(setup.action, forced), setup.programs)
+        return Setup(self._override(setup.action, intervention), setup.programs)
 
     def act(self, observation: Observation) -> Action:
         """Let the inner tuner decide, and override it with the rows that are due."""
@@ -68,12 +68,12 @@ class InterventionTuner(RecordedTuner):
         action = self._inner.act(observation) if decides else ()
         return self._override(action, self._until(observation.t_ns), release=decides)
 
-    def _override(self, inner: Action, forced: Action, *, release: bool = False) -> Action:
+    def _override(self, inner: Action, intervention: Action, *, release: bool = False) -> Action:
         """Return the action to take; with `release`, earlier rows no longer apply."""
-        inner_by_knob = {change.knob: change for change in inner}
-        forced_by_knob = {change.knob: change for change in forced}
+        inner_changes = {change.knob: change for change in inner}
+        interventions = {change.knob: change for change in intervention}
         changes = (
-            state.override(inner_by_knob.get(name), forced_by_knob.get(name), release=release)
+            state.override(inner_changes.get(name), interventions.get(name), release=release)
             for name, state in self._states.items()
         )
         return tuple(change for change in changes if change is not None)
@@ -101,9 +101,9 @@ class _KnobState:
     overridden: set[int] = field(default_factory=set)
 
     def override(
-        self, inner: Change | None, forced: Change | None, *, release: bool
+        self, inner: Change | None, intervention: Change | None, *, release: bool
     ) -> Change | None:
-        """Return the change to make, given the inner tuner's change and the forced one.
+        """Return the change to make, given the inner tuner's change and the intervention.
 
         A row that the inner tuner did not return is made only if it differs from what is set. So
         forcing a tuner to do what it does anyway changes nothing at all.
@@ -116,7 +116,7 @@ class _KnobState:
         for target in sorted(released - rows.keys()):
             if target in self.chosen:
                 self._add_if_new(rows, target, self.chosen[target])
-        for target, values in _rows(forced).items():
+        for target, values in _rows(intervention).items():
             self.overridden.add(target)
             if target in rows:
                 rows[target] = {**rows[target], **values}

@@ -52,8 +52,25 @@ def render_doca(
             f"gives it {CONTEXT_BYTES}",
             "train it on a shorter history",
         )
+    words = _words(model, name, base_rtt_ns)
+    files = {
+        f"rp_{name}_dev_main.c": "dev_main.c.in",
+        f"algo/{name}.c": "algorithm.c.in",
+        f"algo/{name}.h": "algorithm.h.in",
+        f"algo/{name}_ctxt.h": "context.h.in",
+        f"algo/{name}_algo_params.h": "parameters.h.in",
+    }
+    rendered = {
+        path: Template((_TEMPLATES / file).read_text()).substitute(words)
+        for path, file in files.items()
+    }
+    return {**rendered, "algo/rlcc.h": (HEADERS / "rlcc.h").read_text()}
+
+
+def _words(model: IntegerTrees, name: str, base_rtt_ns: int) -> Mapping[str, object]:
+    """Return what the templates' placeholders stand for."""
     settings, ranges = model.settings, congestion_control("rlcc").parameters
-    words = {
+    return {
         "name": name,
         "NAME": name.upper(),
         "hash": model.hash,
@@ -78,15 +95,3 @@ def render_doca(
             for number, tree in enumerate(model.trees)
         ),
     }
-    files = {
-        f"rp_{name}_dev_main.c": "dev_main.c.in",
-        f"algo/{name}.c": "algorithm.c.in",
-        f"algo/{name}.h": "algorithm.h.in",
-        f"algo/{name}_ctxt.h": "context.h.in",
-        f"algo/{name}_algo_params.h": "parameters.h.in",
-    }
-    rendered = {
-        path: Template((_TEMPLATES / file).read_text()).substitute(words)
-        for path, file in files.items()
-    }
-    return {**rendered, "algo/rlcc.h": (HEADERS / "rlcc.h").read_text()}

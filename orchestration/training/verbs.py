@@ -249,18 +249,13 @@ def _by_protocol(options: _Options, by: ByProtocol, jobs: int, *, as_json: bool)
         write_curve(folder / training / "curve.csv", training)
     of_all = verdict(list(results.values()), protocol.share_above, protocol.min_seeds)
     if as_json:
-        print_json(
-            {
-                "folder": str(folder),
-                "protocol": protocol.version,
-                "networks": {
-                    training: {"checkpoint": str(folder / training / "checkpoint.safetensors")}
-                    | result.to_json()
-                    for training, result in results.items()
-                },
-                **of_all.to_json(),
-            }
-        )
+        networks = {
+            training: {"checkpoint": str(folder / training / "checkpoint.safetensors")}
+            | result.to_json()
+            for training, result in results.items()
+        }
+        about = {"folder": str(folder), "protocol": protocol.version, "networks": networks}
+        print_json({**about, **of_all.to_json()})
     else:
         show_results(results, of_all)
         typer.echo(f"networks: {folder}/{name}-*/checkpoint.safetensors, curves: curve.html there")
