@@ -152,17 +152,15 @@ def train(
     own_learner = tuner if is_file(tuner) else ""
     request = TrainRequest(
         acting_tuner(tuner),
-        *(
-            "",
-            backend,
-            episodes,
-            actors,
-            1 if seed is None else seed,
-            init,
-            per_switch,
-            settings,
-            params,
-        ),
+        scenario="",
+        backend=backend,
+        episodes=episodes,
+        actors=actors,
+        seed=1 if seed is None else seed,
+        init=init,
+        per_switch=per_switch,
+        settings=settings,
+        params=params,
         learner=own_learner,
     )
     if own_learner and not scenario:
