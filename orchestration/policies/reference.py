@@ -21,8 +21,7 @@ _LINE = 1 << 30  # shares of the line are counted in 2^-30
 _MIN_SHARE = 64 << 10
 _MIN_BPS = 1_000_000
 _MAX_RTT_NS = 2**32 - 1
-# Indices of 32-bit words in struct rlcc. Words 0 and 1 are one number: when the last decision was
-# made.
+# Indices of 32-bit words in struct rlcc. Words 0 and 1 are one number, the last decision's time.
 SHARE, MIN, MIN_RTT, DECISIONS, ACTION, WINDOW = 2, 3, 4, 5, 6, 7
 
 # A model: from windows (N, features) and memories (N, words), which it may change, to actions (N,).

@@ -194,7 +194,7 @@ class Selection:
     def __init__(self, patience: int) -> None:
         self._patience = patience
         self.evaluations: list[Evaluation] = []
-        self.kept: Arrays = {}
+        self.best_parameters: Arrays = {}
 
     @property
     def best(self) -> Evaluation | None:
@@ -213,7 +213,7 @@ class Selection:
         self.evaluations.append(evaluation)
         better = self.best is not before
         if better:
-            self.kept = {name: values.copy() for name, values in parameters.items()}
+            self.best_parameters = {name: values.copy() for name, values in parameters.items()}
         return better
 
     def _best_index(self) -> int:
@@ -227,13 +227,16 @@ class Selection:
         """Return everything that is needed to resume."""
         rows = [[float(getattr(entry, name)) for name in COLUMNS] for entry in self.evaluations]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(COLUMNS))
-        return {_ROWS: table, **{_BEST + name: values for name, values in self.kept.items()}}
+        return {
+            _ROWS: table,
+            **{_BEST + name: values for name, values in self.best_parameters.items()},
+        }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what `state` returned. Other entries are ignored."""
         self.evaluations = [
             Evaluation(int(row[0]), int(row[1]), *map(float, row[2:])) for row in state[_ROWS]
         ]
-        self.kept = {
+        self.best_parameters = {
             name[len(_BEST) :]: values for name, values in state.items() if name.startswith(_BEST)
         }

@@ -250,7 +250,7 @@ class _Training:
             return
         card = self._card() | {"judged": result.to_json()}
         del card["judged"]["wall_s"]
-        files.save(self.folder.checkpoint, selection.kept, card)
+        files.save(self.folder.checkpoint, selection.best_parameters, card)
         write_result(self.folder.path, result)
 
     def _round(self, pool: EpisodePool, should_continue: ShouldContinue) -> Round | None:
@@ -319,8 +319,8 @@ class _Training:
     def _save_networks(self) -> None:
         """Save the network that plays next, and with a rule the best one so far."""
         files.save(self.folder.latest, self._learner.parameters(), self._card())
-        if self._selection is not None and self._selection.kept:
-            files.save(self.folder.checkpoint, self._selection.kept, self._card())
+        if self._selection is not None and self._selection.best_parameters:
+            files.save(self.folder.checkpoint, self._selection.best_parameters, self._card())
 
     def _save_state(self) -> None:
         state = dict(self._learner.state())

@@ -147,10 +147,11 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     """
     both = matmul(h, side_by_side(parameters["message.0.weight"], HIDDEN))
     width = both.shape[-1] // 2
-    own = both[..., :width] + parameters["message.0.bias"]
-    other = both[..., width:]
-    inner = (own[..., :, None, :] + other[..., fabric.neighbours, :]).clip(min=0.0)
-    return matmul(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
+    of_agent = both[..., :width] + parameters["message.0.bias"]
+    of_neighbour = both[..., width:]
+    inner = of_agent[..., :, None, :] + of_neighbour[..., fabric.neighbours, :]
+    messages = matmul(inner.clip(min=0.0), parameters["message.1.weight"])
+    return messages + parameters["message.1.bias"]
 
 
 @dataclass(eq=False)

@@ -236,7 +236,7 @@ class NetworkLearner(ABC):
         """Continue from `state`."""
         torch = load_torch()
         self._target = {
-            name: torch.tensor(one) for name, one in without_prefix("target", state).items()
+            name: torch.tensor(values) for name, values in without_prefix("target", state).items()
         }
         for name, part in self._parts().items():
             part.load(without_prefix(name, state))

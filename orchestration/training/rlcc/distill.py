@@ -356,8 +356,14 @@ def report(distilled: Distilled, checkpoint: str) -> str:
     """Return a Markdown page about a distillation."""
     trees, last = distilled.trees.trees, distilled.rounds[-1]
     rounds = [
-        [number, f"{one.samples:,}", f"{one.rmse:.4f}", f"{100 * one.within:.1f} %", one.agrees]
-        for number, one in enumerate(distilled.rounds, start=1)
+        [
+            number,
+            f"{done.samples:,}",
+            f"{done.rmse:.4f}",
+            f"{100 * done.within:.1f} %",
+            done.agrees,
+        ]
+        for number, done in enumerate(distilled.rounds, start=1)
     ]
     depth = max(len(tree.features) for tree in trees)
     lines = [
