@@ -55,10 +55,10 @@ _MODULES = {
     "tuners.contract": ("check_tuner",),
     "tuners.learning.learner": ("Learner",),
 }
-# name -> where it is, and what it is called there
-_PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names}
-_PLACES["EnvironmentSettings"] = ("orchestration.environment", "Settings")
-_PLACES["load_checkpoint"] = ("tuners.learning.checkpoint", "load")
+# For each public name: the module that has it, and its name there.
+_LOCATIONS = {name: (module, name) for module, names in _MODULES.items() for name in names}
+_LOCATIONS["EnvironmentSettings"] = ("orchestration.environment", "Settings")
+_LOCATIONS["load_checkpoint"] = ("tuners.learning.checkpoint", "load")
 
 __all__ = [
     "API_VERSION",
@@ -102,10 +102,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _LOCATIONS:
         raise AttributeError(f"module 'closloop' has no attribute {name!r}")
-    module, there = _PLACES[name]
-    value = getattr(import_module(module), there)
+    module, name_there = _LOCATIONS[name]
+    value = getattr(import_module(module), name_there)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""Campaigns from Python: planned, run and compared as the command line does it."""
+"""Campaigns from Python: plan, run and compare them as the command line does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def plan(
     repeats: int | None = None,
     jobs: int = 0,
 ) -> Plan:
-    """Return what a campaign file would run, in which order, and how long it takes.
+    """Return what a campaign file would run, in which order, and how long it would take.
 
-    `on` names another backend than the file, `clock` another time of the emulated one ("real"),
-    `repeats` another number of repeats; `jobs` trials run side by side, 0 stands for one a core, or
-    for one where trials take turns. Raises InputError for a file that is wrong, or that does
-    not fit the backend.
+    `on` names another backend than the file does, `clock` another clock of the emulated backend
+    ("real"), and `repeats` another number of repeats. `jobs` trials run side by side; 0 stands for
+    one per core, or for 1 if the campaign's trials can only run one at a time. Raises InputError
+    for a file that is wrong, or that does not fit the backend.
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.plan import make_plan
@@ -51,12 +51,12 @@ def run(
     fresh: bool = False,
     inventory: str | Path | None = None,
 ) -> Summary:
-    """Run a campaign file into `out/<campaign>/`, and return how it went.
+    """Run a campaign file into `out/<campaign>/`, and return a summary.
 
-    Given again after an interruption, it goes on where it was; with `fresh`, earlier results are
-    put aside first. `on`, `clock`, `repeats` and `jobs` are as for `plan`; `inventory` is the
-    rack's, for the hardware backend. Call it from the main thread: it forks a process a trial.
-    Raises InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
+    Called again after an interruption, it resumes. With `fresh`, earlier results are first moved
+    aside. `on`, `clock`, `repeats` and `jobs` are as for `plan`. `inventory` is the file of the
+    rack, for the hardware backend. Call it from the main thread: it forks a process for each trial.
+    Raises InputError or NotReadyError before anything is written, and Interrupted after Ctrl-C.
     """
     from orchestration.core.machine import spare_threads
 
@@ -78,9 +78,9 @@ def compare(
 ) -> tuple[RunComparison, ...]:
     """Compare each run with the first: equivalent, different, or not enough data.
 
-    A run is a trial's folder, a campaign's, or a folder of campaigns. `margins` are shares within
-    which a difference does not matter, by metric, 0.1 where nothing is said. Raises InputError for
-    what is no run, and for runs that have no trials to pair.
+    A run is the folder of a trial, of a campaign, or of several campaigns. `margins` say, by
+    metric, within which share a difference does not matter; the default is 0.1. Raises InputError
+    for a folder that is no run, and for runs without trials that can be paired.
     """
     from orchestration.analysis.comparison.equivalence import parse_margins
     from orchestration.analysis.comparison.result import compare_runs

@@ -4,8 +4,8 @@
     python examples/train_with_sb3.py                    # the fluid model: about half a minute
     python examples/train_with_sb3.py --on emulated      # Linux in virtual time: some minutes
 
-Prints how the training goes, and the mean reward of a decision before it (choices at random) and
-after it.
+It prints the progress of the training, and the mean reward of a decision before the training
+(random choices) and after it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from orchestration.environment import FabricEnv, Settings
 from tuners.ecn.templates import KB, product
 
 CAMPAIGN = Path(__file__).with_name("learning.yml")
-# Of the switch's ports, the one that five hosts send to at once.
+# The queue of the switch port to which five hosts send at the same time.
 QUEUE = "switch1:eth0"
-# What it chooses from. Without a table of one's own it is the 120 settings of GraphCC.
+# The settings to choose from. The default would be the 120 settings of GraphCC.
 TEMPLATES = product(
     [4 * KB, 32 * KB, 256 * KB], [32 * KB, 256 * KB, 1024 * KB], [0.01, 1.0], equal=True
 )
-# Traffic that it is judged on, which it does not learn from.
+# The seed of the traffic for the test, from which it does not learn.
 TEST_SEED = 1_000_000
 
 
@@ -51,20 +51,20 @@ class Progress(BaseCallback):
 
 
 def mean_reward(choose: Callable[[np.ndarray], int], env: FabricEnv, episodes: int) -> float:
-    """Return the mean reward of a decision over some episodes of the test's traffic."""
+    """Return the mean reward of a decision over some episodes with the traffic of the test."""
     rewards = []
     for episode in range(episodes):
         observation, _ = env.reset(seed=TEST_SEED if episode == 0 else None)
-        over = False
-        while not over:
+        done = False
+        while not done:
             observation, reward, terminated, truncated, _ = env.step(choose(observation))
             rewards.append(reward)
-            over = terminated or truncated
+            done = terminated or truncated
     return float(np.mean(rewards))
 
 
 def main(arguments: list[str] | None = None) -> tuple[float, float]:
-    """Train; return the mean reward of choices at random, and of the trained network's."""
+    """Train; return the mean rewards of random choices and of the trained network's choices."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--on", choices=["fluid", "emulated"], default="fluid")
     parser.add_argument("--campaign", default=CAMPAIGN, help="what to learn on")
@@ -93,11 +93,13 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
         before = mean_reward(lambda _: env.action_space.sample(), env, options.test_episodes)
         model.learn(options.steps, callback=Progress(options.steps))
         after = mean_reward(
-            lambda seen: model.predict(seen, deterministic=True)[0], env, options.test_episodes
+            lambda observation: model.predict(observation, deterministic=True)[0],
+            env,
+            options.test_episodes,
         )
     finally:
         env.close()
-    print(f"mean reward of choices at random {before:.3f}, after training {after:.3f}")
+    print(f"mean reward of random choices {before:.3f}, after training {after:.3f}")
     return before, after
 
 

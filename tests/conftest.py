@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tuners.learning.learner import ask_for_same_bits
+from tuners.learning.learner import request_reproducible_kernels
 
 gc.disable()  # until all tests are collected: pytest_collection_finish
 # Power does not fail during tests: what was written is read back without waiting for the disk.
@@ -36,7 +36,7 @@ os.fsync = lambda handle: None
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 # Some tests use torch by themselves, and whoever uses it first in a process decides on its bits.
-ask_for_same_bits()
+request_reproducible_kernels()
 
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 

@@ -1,4 +1,8 @@
-"""Defaults that every tuner inherits, and checks of parameters that tuners share."""
+"""The base class of tuners, and checks of parameters that several tuners share.
+
+A tuner decides, at each observation of the fabric, how knobs are set: by default the ECN marking
+thresholds of the switches' queues.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ if TYPE_CHECKING:
 class BaseTuner:
     """A tuner of ECN thresholds that observes queues only and records no training data.
 
-    A subclass is a dataclass whose fields are its parameters: a campaign file sets them by name,
-    with the types of their annotations. It adds `reset(testbed, seed)`, which returns the initial
-    settings, and decides in `act`. It overrides `observes` and `knobs` if it needs others.
-    See `orchestration.core.ports.Tuner`.
+    A subclass is a dataclass. Its fields are its parameters, which a campaign file sets by name;
+    values must have the annotated types. The subclass adds `reset(testbed, seed)`, which returns
+    the initial settings, and overrides `act`, which decides. If it needs other signals or knobs, it
+    overrides `observes` and `knobs`. `orchestration.core.ports.Tuner` describes every method.
     """
 
     observes: Collection[str] = ("qlen_bytes", "tx_bytes", "marked_packets")
@@ -32,53 +36,53 @@ class BaseTuner:
         yield from ()
 
     def check_testbed(self, testbed: Testbed | None) -> None:
-        """Accept every testbed. A tuner that cannot run raises ValueError, as `what: remedy`.
+        """Accept every testbed. A tuner that cannot run there raises ValueError, `what: remedy`.
 
-        Without a testbed, only what does not depend on one is checked, such as files.
+        Without a testbed, a tuner checks only what does not depend on one, such as its files.
         """
 
     @property
     def decides(self) -> bool:
-        """Return whether the class has an `act` of its own."""
+        """Whether the class overrides `act`. A fixed setting does not."""
         return type(self).act is not BaseTuner.act
 
     def act(self, observation: Observation) -> Action:
-        """Leave everything as it is."""
+        """Return no change: all settings stay as they are."""
         return ()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return nothing."""
+        """Return what the tuner says about itself after a trial, by name. Here: nothing."""
         return {}
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return nothing."""
+        """Return the trial's data for a learner, arrays by name. Here: none."""
         return {}
 
 
-def not_a_probability(name: str, value: float) -> Iterator[str]:
-    """Yield a fault unless `value` is in 0..1."""
+def probability_faults(name: str, value: float) -> Iterator[str]:
+    """Yield a fault unless `value` lies in 0 to 1."""
     if not 0 <= value <= 1:
         yield f"{name} {value} is not a probability: use 0 to 1"
 
 
-def not_a_share(**values: float) -> Iterator[str]:
-    """Yield a fault for each value that is not in 0..1, or 0."""
+def share_faults(**values: float) -> Iterator[str]:
+    """Yield a fault for each value that is not above 0 and at most 1."""
     for name, value in values.items():
         if not 0 < value <= 1:
             yield f"{name} {value} is not a share: use more than 0, at most 1"
 
 
-def negative(**values: int) -> Iterator[str]:
+def negative_faults(**values: int) -> Iterator[str]:
     """Yield a fault for each value below 0."""
     for name, value in values.items():
         if value < 0:
             yield f"{name} {value} is below 0: use 0 or more"
 
 
-def impossible_thresholds(
+def threshold_faults(
     kmin_bytes: int, kmax_bytes: int, pmax: float, prefix: str = ""
 ) -> Iterator[str]:
-    """Yield what is wrong with one setting of ECN thresholds, its names preceded by `prefix`."""
+    """Yield what is wrong with one ECN setting. `prefix` comes before each parameter's name."""
     if kmin_bytes < 0:
         yield f"{prefix}kmin {kmin_bytes} B is below 0: use 0 or more"
     if kmin_bytes > kmax_bytes:
@@ -86,4 +90,4 @@ def impossible_thresholds(
             f"{prefix}kmin {kmin_bytes} B is above {prefix}kmax {kmax_bytes} B: "
             "swap or correct them"
         )
-    yield from not_a_probability(f"{prefix}pmax", pmax)
+    yield from probability_faults(f"{prefix}pmax", pmax)

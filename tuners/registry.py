@@ -1,15 +1,15 @@
-"""Tuners by name, by file or by entry point. Heavy libraries load only when a tuner needs them.
+"""The registry of tuners: by name, by file or by entry point.
 
-A tuner's class is a dataclass of its parameters (`tuners.base.BaseTuner`). Besides the names below,
-a campaign can name a user's own class: `my_tuner.py:MyTuner`, or an entry point of the group
-`closloop.tuners`.
+A campaign names an entry point of the group `closloop.tuners`, closloop's own or another package's,
+or a class in a file: `my_tuner.py:MyTuner`. A tuner's class is a dataclass of its parameters
+(`tuners.base.BaseTuner`). It is imported when it is asked for, so torch loads only if it is needed.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 GROUP = "closloop.tuners"
-# How 0.3 and older spelled parameters, which campaigns of today may still do.
+# Parameters as 0.3 and older spelled them. Campaigns may still do so.
 _OLD_SPELLINGS = {"least_bytes": "min_bytes", "most_bytes": "max_bytes"}
-# This tuner replays the actions of files, which its parameters name: one a knob, called as the
-# knob's table is.
+# The tuner that replays recorded actions. Each knob has a parameter with the path of a file, which
+# has the name of the knob's table.
 RECORDED = "recorded"
-# This one overrules another tuner, which its parameters name, with the actions of such files.
-FORCED = "forced"
+# The tuner that overrides another one, named in its parameters, with actions of such files.
+INTERVENTION = "forced"
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the installed tuners, of which closloop has some itself."""
+    """Return the names of the installed tuners, closloop's own and those of other packages."""
     return tuple(sorted(entry_points()))
 
 
 def entry_points() -> dict[str, str]:
-    """Return the entry points of tuners, each `module:name` by its name."""
+    """Return the entry points of tuners: `module:class` by the tuner's name."""
     return plugins.offered(GROUP)
 
 
-def know(points: dict[str, str]) -> None:
-    """Take the entry points of tuners from another process."""
+def set_entry_points(points: dict[str, str]) -> None:
+    """Use the entry points that another process has found, rather than those installed here."""
     plugins.know(GROUP, points)
 
 
 def tuner_class(name: str) -> type[Any]:
-    """Return the class behind a tuner's name or reference.
+    """Return the class of a tuner, given its name or `file.py:Class`.
 
-    Raises PluginError if there is none.
+    Raises PluginError if there is none, or if it has no `reset` or `act`.
     """
     if not plugins.is_file(name) and name not in entry_points():
         remedy = f"{suggest(name, names())}known are {', '.join(names())}"
         raise plugins.PluginError(f"unknown tuner {name!r}", remedy)
-    found = plugins.load(name, GROUP)
-    absent = [what for what in ("reset", "act") if not callable(getattr(found, what, None))]
-    if absent or not isinstance(found, type):
+    kind = plugins.load(name, GROUP)
+    absent = [method for method in ("reset", "act") if not callable(getattr(kind, method, None))]
+    if absent or not isinstance(kind, type):
         lacks = f" without {' and '.join(absent)}" if absent else ""
         what, remedy = f"{name!r} is no tuner{lacks}", "derive a class from closloop.BaseTuner"
         raise plugins.PluginError(what, remedy)
-    return found
+    return kind
 
 
 def parameters(name: str) -> tuple[str, ...]:
@@ -73,64 +73,64 @@ def parameters(name: str) -> tuple[str, ...]:
 
 def create(spec: TunerSpec) -> Tuner:
     """Return a new tuner. Raises ValueError with a remedy for an unknown name or parameter."""
-    made, faults = _made(spec.name, spec.params)
-    if made is None or faults:
-        raise ValueError("; ".join(fault.in_one_sentence for fault in faults))
-    made.check_testbed(None)
-    tuner: Tuner = made
+    built, problems = _build(spec.name, spec.params)
+    if built is None or problems:
+        raise ValueError("; ".join(problem.in_one_sentence for problem in problems))
+    built.check_testbed(None)
+    tuner: Tuner = built
     return tuner
 
 
 def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
-    """Return the name or path of the checkpoint that a known tuner would load; None if none."""
+    """Return the name or path of the checkpoint that a known tuner loads; None if it has none."""
     name, params = decider(name, params)
     parameter = _parameters(tuner_class(name)).get("checkpoint")
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
 
 
 def with_checkpoint(name: str, params: Mapping[str, Scalar], control: str) -> dict[str, Scalar]:
-    """Return a tuner's parameters, with a network of `control`, hosts' congestion control.
+    """Return a tuner's parameters, with a checkpoint that was trained under `control`.
 
-    That is where none is named and the package has one that was trained under it: of several the
-    first. Else the class's own stays.
+    `control` is the hosts' congestion control. A checkpoint that `params` name stays. If closloop
+    comes with several trained under `control`, the first is taken; if with none, the parameters
+    stay as they are, and the tuner loads its class's default.
     """
     from tuners.learning.checkpoint import pretrained
 
-    own = f"{name}-{control}-1"
-    if "checkpoint" in params or own not in pretrained() or "checkpoint" not in parameters(name):
-        return dict(params)
-    return {**params, "checkpoint": own}
+    trained = f"{name}-{control}-1"
+    known = trained in pretrained() and "checkpoint" in parameters(name)
+    return {**params, "checkpoint": trained} if known and "checkpoint" not in params else {**params}
 
 
 def decider(name: str, params: Mapping[str, Scalar]) -> tuple[str, Mapping[str, Scalar]]:
-    """Return the tuner that decides, and its parameters: the one that is overruled, if one is."""
-    if name != FORCED:
+    """Return the name and parameters of the tuner that decides: of `forced`, the inner one."""
+    if name != INTERVENTION:
         return name, params
     inner = inner_spec(params)
     return inner.name, inner.params
 
 
 def inner_spec(params: Mapping[str, Scalar]) -> TunerSpec:
-    """Return the tuner that is overruled, from the parameters of `forced`.
+    """Return the tuner that `forced` overrides, given the parameters of `forced`.
 
     Raises ValueError, as `what: remedy`, for parameters that are no JSON object.
     """
     text = str(params.get("parameters") or "{}")
     try:
-        own = json.loads(text)
+        inner_params = json.loads(text)
     except ValueError:
-        own = None
-    if not isinstance(own, dict):
+        inner_params = None
+    if not isinstance(inner_params, dict):
         raise ValueError(f"parameters {text!r} are no JSON object: write it like {{}}")
-    return TunerSpec(str(params.get("tuner", "")), own)
+    return TunerSpec(str(params.get("tuner", "")), inner_params)
 
 
-def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return the paths of the actions that a tuner replays, by the parameters that name them.
+def recording_paths(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
+    """Return the paths of the recorded actions that a tuner replays, by parameter name.
 
     A tuner that decides by itself has none.
     """
-    replays = name in (RECORDED, FORCED)
+    replays = name in (RECORDED, INTERVENTION)
     tables = [knob.table for knob in KNOBS.values()] if replays else []
     return {table: str(params[table]) for table in tables if params.get(table)}
 
@@ -138,15 +138,15 @@ def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
 def check(
     name: str, params: dict[str, Scalar], testbed: Testbed | None = None
 ) -> tuple[Problem, ...]:
-    """Return all faults of a tuner's name or parameters.
+    """Return all problems of a tuner's name or parameters.
 
     With `testbed`, also the reasons why the tuner cannot run there.
     """
-    made, faults = _made(name, params)
-    if made is None or faults:
-        return tuple(faults)
+    tuner, problems = _build(name, params)
+    if tuner is None or problems:
+        return tuple(problems)
     try:
-        made.check_testbed(testbed)
+        tuner.check_testbed(testbed)
     except InputError as error:
         return error.problems
     except ValueError as error:
@@ -154,41 +154,44 @@ def check(
     return ()
 
 
-def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[Problem]]:
-    """Return a new tuner (None if it cannot be created) and the faults of its parameters."""
+def _build(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[Problem]]:
+    """Return a new tuner (None if it cannot be created) and the problems of its parameters."""
     try:
         kind = tuner_class(name)
     except plugins.PluginError as error:
         return None, [of_value(error)]
     accepted = _parameters(kind)
-    params = _present_names(params, accepted)
-    takes = ", ".join(accepted) if accepted else "no parameters"
-    faults = [
-        Problem("", f"tuner {name!r} has no parameter {key!r}", f"it takes {takes}")
-        for key in params
-        if key not in accepted
-    ]
-    faults += [
-        Problem("", f"tuner {name!r} needs {key!r}", "write it beside the name")
-        for key, one in accepted.items()
-        if one.default is one.empty and key not in params
-    ]
-    faults += [
-        Problem("", f"{key} {params[key]!r} is not {_WANTED[_kind(one.annotation)]}", "correct it")
-        for key, one in accepted.items()
-        if key in params and not _fits(params[key], one.annotation)
-    ]
-    if faults:
-        return None, faults
+    params = _with_present_spelling(params, accepted)
+    if problems := [*_parameter_problems(name, params, accepted)]:
+        return None, problems
     try:
-        made = kind(**params)
+        tuner = kind(**params)
     except ValueError as error:
         return None, [of_value(error)]
-    return made, [of_text(text) for text in made.faults()] if isinstance(made, BaseTuner) else []
+    return tuner, [of_text(text) for text in tuner.faults()] if isinstance(tuner, BaseTuner) else []
 
 
-def _present_names(params: Mapping[str, Scalar], accepted: Collection[str]) -> dict[str, Scalar]:
-    """Return parameters by their present names; one that is given by both names keeps both."""
+def _parameter_problems(
+    name: str, params: Mapping[str, Scalar], accepted: Mapping[str, inspect.Parameter]
+) -> Iterator[Problem]:
+    """Yield the unknown parameters, then the missing ones, then those of a wrong type."""
+    takes = ", ".join(accepted) if accepted else "no parameters"
+    for key in params:
+        if key not in accepted:
+            yield Problem("", f"tuner {name!r} has no parameter {key!r}", f"it takes {takes}")
+    for key, parameter in accepted.items():
+        if parameter.default is parameter.empty and key not in params:
+            yield Problem("", f"tuner {name!r} needs {key!r}", "write it next to the tuner's name")
+    for key, parameter in accepted.items():
+        if key in params and not _has_type(params[key], parameter.annotation):
+            type_name = _TYPE_NAMES[_scalar_type(parameter.annotation)]
+            yield Problem("", f"{key} {params[key]!r} is not {type_name}", "correct it")
+
+
+def _with_present_spelling(
+    params: Mapping[str, Scalar], accepted: Collection[str]
+) -> dict[str, Scalar]:
+    """Return the parameters with old names replaced. A parameter given by both names keeps both."""
     renamed = {
         old: new
         for old, new in _OLD_SPELLINGS.items()
@@ -201,19 +204,20 @@ def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(kind, eval_str=True).parameters
 
 
-_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _kind(annotation: Any) -> Any:
-    """Return the type of a parameter, without the None of one that may be left out."""
+def _scalar_type(annotation: Any) -> Any:
+    """Return the type of a parameter: of `int | None`, int."""
     kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and NoneType in get_args(annotation) else annotation
 
 
-def _fits(value: Scalar, annotation: Any) -> bool:
-    wanted = _kind(annotation)
-    if wanted not in _WANTED:  # a user's own class may take other types
+def _has_type(value: Scalar, annotation: Any) -> bool:
+    """Whether a value has a parameter's type. Whole numbers are floats too; booleans no numbers."""
+    expected = _scalar_type(annotation)
+    if expected not in _TYPE_NAMES:  # a user's own class may take other types
         return True
-    if wanted is float:
-        wanted = int if isinstance(value, int) else float
-    return isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
+    if expected is float:
+        expected = int if isinstance(value, int) else float
+    return isinstance(value, expected) and isinstance(value, bool) == (expected is bool)

@@ -1,4 +1,4 @@
-"""A tuner of one's own: it lowers the marking threshold of a queue that stays long.
+"""A tuner of your own: it lowers the marking threshold of a queue that stays long.
 
 Run it by its file,
 
@@ -26,20 +26,21 @@ if TYPE_CHECKING:
 class Gentle(BaseTuner):
     """Halves a queue's threshold while its mean length is above `long_bytes`, else doubles it.
 
-    The threshold stays within `min_bytes` and `max_bytes`: a queue longer than it is marked.
+    A packet is marked if the queue is longer than the threshold, which stays between `min_bytes`
+    and `max_bytes`.
     """
 
     long_bytes: int = 30_000
     min_bytes: int = 5_000
     max_bytes: int = 200_000
 
-    # what it looks at; it turns ECN, as tuners do that say nothing else
+    # the signals that it observes; by default, a tuner sets the knob ECN
     observes = ("qlen_mean_bytes",)
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
         if not 0 < self.min_bytes <= self.max_bytes:
-            yield f"least_bytes {self.min_bytes} is not in 1..max_bytes: correct it"
+            yield f"min_bytes {self.min_bytes} is not in 1..max_bytes: correct it"
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start every queue at the highest threshold."""
@@ -48,10 +49,12 @@ class Gentle(BaseTuner):
         return Setup((ECN.change(self._all, self._threshold, self._threshold, 1.0),))
 
     def act(self, observation: Observation) -> Action:
-        """Return the queues whose threshold moves."""
+        """Return the new thresholds of the queues whose threshold changes."""
         long = observation["qlen_mean_bytes"] > self.long_bytes
-        wanted = np.where(long, self._threshold // 2, self._threshold * 2)
-        wanted = np.clip(wanted, self.min_bytes, self.max_bytes)
-        moved = np.flatnonzero(wanted != self._threshold)
-        self._threshold = wanted
-        return (ECN.change(moved, wanted[moved], wanted[moved], 1.0),) if len(moved) else ()
+        threshold = np.where(long, self._threshold // 2, self._threshold * 2)
+        threshold = np.clip(threshold, self.min_bytes, self.max_bytes)
+        changed = np.flatnonzero(threshold != self._threshold)
+        self._threshold = threshold
+        if not len(changed):
+            return ()
+        return (ECN.change(changed, threshold[changed], threshold[changed], 1.0),)

@@ -40,7 +40,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.render.csv import write_rows
 from orchestration.run.backend_factory import backend
-from orchestration.training.files import Folder
+from orchestration.training.files import TrainingFolder
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest, find_scenario
 from orchestration.training.seeds import Listener, train_seeds
@@ -235,7 +235,10 @@ def _train(requests: Mapping[str, TrainRequest], folder: Path) -> list[TunerSpec
     return [
         TunerSpec(
             request.tuner,
-            {"checkpoint": str(Folder(folder / name, by_rule=True).checkpoint), **request.params},
+            {
+                "checkpoint": str(TrainingFolder(folder / name, by_rule=True).checkpoint),
+                **request.params,
+            },
         )
         for name, request in requests.items()
     ]

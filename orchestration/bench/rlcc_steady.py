@@ -16,7 +16,7 @@ from orchestration.bench.outcome import Figure, Outcome
 from orchestration.core.errors import NotReadyError
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import render_policy
-from orchestration.training.rlcc.rollout import STEADY, Steady, library, steady_states
+from orchestration.training.rlcc.rollout import STEADY, Steady, compile_library, steady_states
 from orchestration.training.rlcc.scenarios import testbed
 from tuners.learning.checkpoint import PRETRAINED, load
 from tuners.nic.networks import Architecture
@@ -33,13 +33,16 @@ def rlcc_steady() -> Outcome:
     for name, source in _sources().items():
         states = _steady_states(source)
         data[name] = [
-            [state.scenario.name, state.inflation, state.off, state.jain] for state in states
+            [state.scenario.name, state.inflation, state.deviation, state.jain] for state in states
         ]
         distances = " ".join(
-            f"{np.mean([state.off for state in states if state.scenario == scenario]):+.1%}"
+            f"{np.mean([state.deviation for state in states if state.scenario == scenario]):+.1%}"
             for scenario in STEADY
         )
-        worst, jain = max(abs(state.off) for state in states), min(state.jain for state in states)
+        worst, jain = (
+            max(abs(state.deviation) for state in states),
+            min(state.jain for state in states),
+        )
         figures += [
             Figure(f"{name}: off equation 2, by flows", distances),
             Figure(
@@ -82,7 +85,7 @@ def _sources() -> dict[str, str]:
 
 def _steady_states(source: str) -> list[Steady]:
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        model = library(source, Path(folder))
+        model = compile_library(source, Path(folder))
         return [
             state
             for seed in _SEEDS

@@ -45,7 +45,7 @@ from orchestration.core.trial import (
     of_repeat,
 )
 from tuners.learning.checkpoint import find as find_checkpoint
-from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
+from tuners.registry import checkpoint_of, decider, recording_paths, with_checkpoint
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     name = resolve_reference(folder, tuner.name)
     params = resolve_params(folder, tuner.params(repeat))
     params = with_checkpoint(name, params, file.host.congestion_control)
-    actions = actions_of(name, params)
+    actions = recording_paths(name, params)
     own_actions = {key: of_repeat(path, repeat) for key, path in actions.items()}
     tuner_spec = TunerSpec(name, {**params, **own_actions})
     return TrialSpec(

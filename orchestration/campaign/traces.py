@@ -53,7 +53,7 @@ def check_tuner(
     testbed: Testbed | None,
 ) -> tuple[Problem, ...]:
     """Return the problems that `tuners.registry.check` finds, with the actions of every repeat."""
-    actions = registry.actions_of(name, params)
+    actions = registry.recording_paths(name, params)
     if not any(REPEAT in path for path in actions.values()):
         return registry.check(name, dict(params), testbed)
     problems: dict[Problem, None] = {}

@@ -50,7 +50,7 @@ from orchestration.replay.specs import replay_specs
 from orchestration.replay.traces import match_trials
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import Columns
-from tuners.registry import FORCED, RECORDED, create
+from tuners.registry import INTERVENTION, RECORDED, create
 
 # Who decides after the changed decision: the recorded actions, or the tuner, which is asked again.
 Then = Literal["recorded", "tuner"]
@@ -138,7 +138,7 @@ def _absolute(spec: TrialSpec) -> dict[str, str]:
     if isinstance(checkpoint, str) and checkpoint.endswith(".safetensors"):
         params["checkpoint"] = os.path.abspath(checkpoint)
     text = json.dumps(params, sort_keys=True)
-    return {"name": FORCED, "tuner": name, "parameters": text}
+    return {"name": INTERVENTION, "tuner": name, "parameters": text}
 
 
 def _check_tuner(decisions: Decisions, *, several: bool) -> None:
@@ -148,7 +148,7 @@ def _check_tuner(decisions: Decisions, *, several: bool) -> None:
     """
     spec = decisions.trial.spec
     what = ""
-    if spec.tuner.name in (RECORDED, FORCED):
+    if spec.tuner.name in (RECORDED, INTERVENTION):
         what = f"the trial's tuner is {spec.tuner.name!r}, which makes no decisions of its own"
     elif several:
         what = "a tuner may set some of a host's parameters and leave the others"

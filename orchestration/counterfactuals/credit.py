@@ -58,7 +58,7 @@ from tuners.learning.replay_buffer import HasReward
 from tuners.registry import create
 
 # A queue is at work if it sends at least this share of its port's rate. Below that no packet waits,
-# and the learners do not learn from it either (`tuners.learning.q_learning.at_work`).
+# and the learners do not learn from it either (`tuners.learning.q_learning.worth_learning_from`).
 _AT_WORK = 0.1
 # The share of the drawn decisions at which the queue is not empty. At an empty queue, thresholds
 # seldom matter within a period, so that few such decisions are enough.

@@ -4,7 +4,7 @@ They need the extra `learn`: `pip install 'closloop[learn]'`.
 Must not import: orchestration.training, orchestration.bench, torch.
 """
 
-from orchestration.environment.action_space import Settings
+from orchestration.environment.fabric_episodes import Settings
 from orchestration.environment.parallel import FabricEnv, FabricParallelEnv
 
 __all__ = ["FabricEnv", "FabricParallelEnv", "Settings"]

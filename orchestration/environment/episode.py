@@ -1,8 +1,8 @@
-"""Trials to learn on, one after another, and one that a caller steps.
+"""Trials to learn on, one after the other, and an episode: a trial that its caller steps.
 
-Its backend runs in a thread, and waits at each decision. A thread, not a process: observations and
-actions are passed without copies. A guest dies with the thread that started it, so nothing outlives
-the environment's process.
+The episode's backend runs in a thread, and waits there at each decision. It is a thread and not a
+process, so that observations and actions are passed without copies. A guest (the emulated kernel)
+dies with the thread that started it, so nothing outlives the environment's process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tuners.base import BaseTuner
 
 
 class EpisodeSource:
-    """Trials to learn on, in an order that follows from a seed.
+    """A sequence of trials to learn on, which follows from a seed.
 
-    A campaign's cells are taken in turn; its tuners are ignored. An episode ends with the trial's
-    duration: there is no drain time.
+    A campaign's cells are taken in rotation; its tuners are ignored. An episode ends with the
+    trial's duration: there is no drain time.
     """
 
     def __init__(self, source: str | Path | TrialSpec, backend: str | None, seed: int) -> None:
@@ -47,8 +47,8 @@ class EpisodeSource:
         if any(trial.testbed != first.testbed for trial in trials):
             raise InputError.single(
                 where,
-                "the cells have different testbeds, an environment has one",
-                "name one testbed, and make an environment for each other",
+                "its cells have different testbeds, and an environment has one",
+                "name one testbed, and make another environment for each of the others",
             )
         for trial in trials:
             if trial.duration_ns < 2 * trial.action_period_ns:
@@ -61,12 +61,12 @@ class EpisodeSource:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Start the sequence of episodes that belongs to `seed`."""
+        """Start the sequence of episodes anew, as it follows from `seed`."""
         self._seed = seed
         self._episode = 0
 
     def next(self) -> TrialSpec:
-        """Return the next episode's trial. Its seed comes from the training stream."""
+        """Return the trial of the next episode. Its seed is of the random stream `training`."""
         trial = self._trials[self._episode % len(self._trials)]
         self._episode += 1
         seed = trial_seed(self._seed, self._episode, purpose="training")
@@ -74,34 +74,34 @@ class EpisodeSource:
 
 
 def _trials(source: str | Path | TrialSpec, backend: str | None) -> list[TrialSpec]:
-    """Return one trial for each cell, whatever its tuner."""
+    """Return one trial for each cell of a campaign, leaving out its tuners; or the one trial."""
     if isinstance(source, TrialSpec):
-        on = backend or source.backend
-        clock = source.clock if capabilities(on).on(source.clock) else ""
-        return [replace(source, backend=on, clock=clock)]
+        name = backend or source.backend
+        clock = source.clock if capabilities(name).on(source.clock) else ""
+        return [replace(source, backend=name, clock=clock)]
     campaign = load_campaign(source, backend=backend)
-    chosen: list[TrialSpec] = []
-    seen: list[dict[str, Scalar]] = []
-    for cell in map(factors_of, campaign.cells):
-        if cell not in seen:
-            seen.append(cell)
-            chosen.append(next(t for t in campaign.trials if factors_of(t.cell) == cell))
-    return chosen
+    trials: list[TrialSpec] = []
+    conditions: list[dict[str, Scalar]] = []
+    for condition in map(factors_of, campaign.cells):
+        if condition not in conditions:
+            conditions.append(condition)
+            trials.append(next(t for t in campaign.trials if factors_of(t.cell) == condition))
+    return trials
 
 
 class _Closed(BaseException):
-    """Unwinds the backend when the episode is closed."""
+    """Raised inside the backend when the episode is closed, so that the trial ends."""
 
 
 @dataclass(frozen=True)
 class Terminated:
-    """The trial ended by itself, because every flow ended."""
+    """What an episode returns after its last reading: the trial has ended by itself."""
 
     record: TrialRecord
 
 
 class Episode:
-    """A running trial. Close it; if it is dropped, or left open at exit, it closes itself."""
+    """A running trial. Call `close`; an episode that is dropped, or open at exit, closes itself."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Episode:
         observes: Collection[str],
         knobs: Collection[str],
     ) -> None:
-        """Start the trial with `start`; `observes` and `knobs` are as in `Tuner`."""
+        """Start the trial with the initial setup `start`. `observes`, `knobs`: as in `Tuner`."""
         self._bridge = _Bridge(start, observes, knobs)
         # Neither the thread nor the finalizer references this object, so that it can be dropped.
         thread = threading.Thread(
@@ -130,7 +130,7 @@ class Episode:
         return self._next()
 
     def step(self, action: Action) -> Observation | Terminated:
-        """Answer the last reading and return the next. Raises what the backend raises."""
+        """Decide on the last reading, and return the next. Raises what the backend raises."""
         self._bridge.actions.put(action)
         return self._next()
 
@@ -139,18 +139,18 @@ class Episode:
         self._finalizer()
 
     def _next(self) -> Observation | Terminated:
-        said = self._bridge.said.get()
-        if isinstance(said, BaseException):
-            raise said
-        return said
+        message = self._bridge.messages.get()
+        if isinstance(message, BaseException):
+            raise message
+        return message
 
 
 class _Bridge(BaseTuner):
-    """The backend's tuner: passes each reading to the stepping thread and waits for its answer."""
+    """The backend's tuner: it passes readings to the caller's thread, and waits for actions."""
 
     def __init__(self, start: Setup, observes: Collection[str], knobs: Collection[str]) -> None:
         self.observes, self.knobs = observes, knobs
-        self.said: SimpleQueue[Observation | Terminated | BaseException] = SimpleQueue()
+        self.messages: SimpleQueue[Observation | Terminated | BaseException] = SimpleQueue()
         self.actions: SimpleQueue[Action | None] = SimpleQueue()
         self.closed = False
         self._start = start
@@ -160,15 +160,15 @@ class _Bridge(BaseTuner):
         return self._start
 
     def act(self, observation: Observation) -> Action:
-        """Wait for the stepping thread's decision."""
-        self.said.put(observation)
+        """Pass a reading on, and wait for the decision of the caller's thread."""
+        self.messages.put(observation)
         action = self.actions.get()
         if action is None:
             raise _Closed
         return action
 
     def progress(self, t_ns: int, end_ns: int) -> None:
-        """Let the backend continue unless the episode was closed."""
+        """Let the backend continue, unless the episode was closed."""
         if self.closed:
             raise _Closed
 
@@ -176,21 +176,23 @@ class _Bridge(BaseTuner):
 def _run(
     backend: Backend, trial: TrialSpec, testbed: Testbed, schedule: Schedule, bridge: _Bridge
 ) -> None:
+    """Run the trial, in a thread of its own; leave its record or its error as the last message."""
     try:
         with tempfile.TemporaryDirectory(prefix="closloop-episode-") as folder:
             record = backend.run(
                 TrialRun(trial, testbed, schedule, Path(folder), bridge.progress, bridge)
             )
-        bridge.said.put(Terminated(record))
+        bridge.messages.put(Terminated(record))
     except _Closed:
         pass
     except BaseException as error:
-        bridge.said.put(error)
+        bridge.messages.put(error)
 
 
 def _close(bridge: _Bridge, thread: threading.Thread) -> None:
     bridge.closed = True
     bridge.actions.put(None)
-    # Garbage may be collected in the trial's own thread, which ends at its next decision.
+    # The garbage collector may call this in the trial's own thread, which ends at its next
+    # decision.
     if thread is not threading.current_thread():
         thread.join()

@@ -1,4 +1,4 @@
-"""The fabric as a PettingZoo `ParallelEnv`, each agent by itself, and as a Gymnasium `Env`."""
+"""The environments: a PettingZoo `ParallelEnv` with many agents, and a Gymnasium `Env` with one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pettingzoo import ParallelEnv
 
 from orchestration.core.errors import InputError
 from orchestration.core.trial import TrialSpec
-from orchestration.environment.action_space import (
+from orchestration.environment.fabric_episodes import (
     FEATURE_LIMIT,
     FabricEpisodes,
     Settings,
@@ -26,14 +26,14 @@ Features = NDArray[np.float32]
 
 
 class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc]  # untyped
-    """Every switch queue is an agent, named by its label, and chooses its ECN setting.
+    """Each switch queue is an agent, named by the queue's label, and chooses its ECN setting.
 
-    With another knob in the settings, the knob's targets are the agents and choose its setting.
+    With another knob in the settings, each of the knob's targets is an agent.
 
     An observation has the queue's features, shape (history x features,), newest first. An action is
-    the number of a template. `step` lets one action period pass. All agents end together: truncated
-    at the trial's duration, terminated when every flow has ended. Infos hold the queue's raw
-    readings, with cumulative counters, and `t_ns`.
+    the number of a template. `step` lets one action period pass. The episode ends for all agents at
+    the same time: it is truncated at the trial's duration, and terminated when every flow has
+    ended. Infos have the queue's raw readings, with cumulative counters, and the time `t_ns`.
     """
 
     metadata = {"name": "closloop_fabric_v0", "render_modes": []}  # noqa: RUF012 (the API's form)
@@ -47,10 +47,11 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
         seed: int = 1,
         settings: Settings = Settings(),  # noqa: B008 (frozen)
     ) -> None:
-        """Prepare episodes of a campaign file's cells in turn, or of one trial.
+        """Prepare episodes: of a campaign file's cells in rotation, or of one trial.
 
-        `backend` overrides the file's own. Traffic's seeds are derived from `seed` until `reset`
-        gets another; they are never those of a campaign's trials. Raises InputError.
+        `backend` overrides the file's backend. The seeds of the traffic are derived from `seed`,
+        until `reset` gets another one. They are never the seeds of a campaign's trials. Raises
+        InputError for a faulty campaign or setting.
         """
         self._episodes = FabricEpisodes(source, backend, seed, settings)
         labels = self._episodes.labels
@@ -75,7 +76,7 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Features], dict[str, dict[str, Any]]]:
-        """Start an episode; return observations and infos. `options` are ignored."""
+        """Start an episode, and return observations and infos. `options` are ignored."""
         step = self._episodes.reset(seed)
         self.agents = list(self.possible_agents)
         return self._by_agent(step.features), self._infos(step)
@@ -91,20 +92,20 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
     ]:
         """Apply one action per agent, let one period pass, and return the results.
 
-        Raises InputError if an agent has no action, or an action no agent.
+        Raises InputError if an agent has no action, or if an action is for no agent.
         """
         if not self.agents:
             return {}, {}, {}, {}, {}
         if actions.keys() != self._number.keys():
-            wrong = min(actions.keys() ^ self._number.keys())
+            name = min(actions.keys() ^ self._number.keys())
             raise InputError.single(
-                wrong,
-                "has no action" if wrong in self._number else "is no agent",
+                name,
+                "has no action" if name in self._number else "is no agent",
                 "give one action for each of env.agents",
             )
-        queues = np.fromiter((self._number[name] for name in actions), dtype=np.int64)
+        targets = np.fromiter((self._number[name] for name in actions), dtype=np.int64)
         choice = np.fromiter(actions.values(), dtype=np.int64)
-        step = self._episodes.step(queues, choice)
+        step = self._episodes.step(targets, choice)
         agents = self.agents
         if step.terminated or step.truncated:
             self.agents = []
@@ -134,11 +135,11 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
 
 
 class FabricEnv(gymnasium.Env[Features, Any]):
-    """One agent chooses the ECN settings of every queue, or, with `queue`, of that queue.
+    """One agent chooses the ECN settings of all queues, or, if `queue` is given, of that queue.
 
-    For all queues, an observation has shape (queues, history x features), an action has the number
-    of a template for each queue, in the order of `Testbed.queues`, and the reward is the queues'
-    mean. For one queue, an observation has shape (history x features,), an action is one number,
+    For all queues, an observation has shape (queues, history x features). An action has the number
+    of a template for each queue, in the order of `Testbed.queues`. The reward is the mean over
+    queues. For one queue, an observation has shape (history x features,), an action is one number,
     and all other queues keep their initial setting. Episodes end as in `FabricParallelEnv`.
     """
 
@@ -193,7 +194,7 @@ class FabricEnv(gymnasium.Env[Features, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Features, dict[str, Any]]:
-        """Start an episode; return observation and info. `options` are ignored."""
+        """Start an episode, and return observation and info. `options` are ignored."""
         super().reset(seed=seed)
         step = self._episodes.reset(seed)
         return step.features[self._rows], self._info(step)

@@ -1,14 +1,16 @@
 """Reads a CatBoost regressor (`save_model(path, format="json")`) as integer trees, or refuses it.
 
-What the policy needs to know beside the trees is JSON in the model's metadata, under `METADATA`:
+What a policy needs to know in addition to the trees is JSON in the model's metadata, under
+`METADATA`:
 
     model.get_metadata()["closloop"] = json.dumps({
         "history": 3, "least_action": 0.8, "most_action": 1.2, "target": 0.064, "beta": 1.5,
         "features": ["delta[0]", "action[0]", "delta[1]", ...],  # in the order of training
     })
 
-`target` and `beta` default to the paper's, `features` to the names that the model was trained with:
-of deltas and actions, and of the present (`PRESENT` of trees.py).
+`target` and `beta` default to the paper's values, `features` to the names that the model was
+trained with. Features are deltas, actions, and the words of `PRESENT`
+(`orchestration.policies.trees`).
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from orchestration.policies.trees import (
     Settings,
     Tree,
     feature_names,
-    fits,
+    fits_32_bits,
 )
 
 METADATA = "closloop"
 _MAX_THRESHOLD = 2**15
-# Of which a prediction is a function of the leaves' sum: a probability, or its exponential.
+# Losses with which a prediction is not the sum of leaves, but a function of it, like exp.
 _NOT_SUMS = ("Logloss", "CrossEntropy", "Poisson", "Tweedie")
 _SETTINGS_REMEDY = (
     f'set model.get_metadata()["{METADATA}"] to JSON like '
@@ -51,10 +53,10 @@ _SETTINGS_REMEDY = (
 def read_model(path: Path) -> IntegerTrees:
     """Return the model in a CatBoost JSON file as integer trees.
 
-    Raises InputError, with every fault that was found, for a file that is no such model, and for
-    one that cannot be a policy: categories, missing values, trees that are not oblivious, too many
-    trees or leaves, features that the policy does not have, leaves or thresholds that are no
-    numbers or too large.
+    Raises InputError, with all problems, for a file that is no such model, and for a model that
+    cannot be a policy: it has categories, missing values, trees that are not oblivious, too many
+    trees or leaves, features that a flow does not have, or leaves or thresholds that are too large
+    or no numbers.
     """
     where = str(path)
     try:
@@ -76,16 +78,14 @@ def read_model(path: Path) -> IntegerTrees:
 
 
 def _model(where: str, data: Mapping[str, Any]) -> IntegerTrees:
-    problems = [Problem(where, *words) for words in _faults_of_kind(data)]
-    raise_any(problems)
+    raise_any([Problem(where, *fault) for fault in _faults_of_kind(data)])
     floats = data["features_info"]["float_features"]
     settings, names = _settings(where, data["model_info"].get(METADATA), floats)
-    words = [Problem(where, *words) for words in _faults_of_trees(data, floats, names, settings)]
-    if words:
-        raise InputError(words)
+    faults = _faults_of_trees(data, floats, names, settings)
+    raise_any([Problem(where, *fault) for fault in faults])
     scale, (bias,) = data["scale_and_bias"]
-    trees = _rounded(data["oblivious_trees"], names, settings, scale, bias)
-    if not fits(trees):
+    trees = _integer_trees(data["oblivious_trees"], names, settings, scale, bias)
+    if not fits_32_bits(trees):
         raise InputError.single(
             where, "its leaves add up to more than 32 bits", "train it on actions near 1"
         )
@@ -93,7 +93,7 @@ def _model(where: str, data: Mapping[str, Any]) -> IntegerTrees:
 
 
 def _faults_of_kind(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Report what no integer trees can have."""
+    """Yield what makes a model impossible as integer trees, each as (what, remedy)."""
     info = data["features_info"]
     for kind in ("categorical", "text", "embedding"):
         if info.get(f"{kind}_features"):
@@ -130,7 +130,7 @@ def _faults_of_kind(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _loss(data: Mapping[str, Any]) -> str:
-    """Return the name of the loss that CatBoost trained by, "" if the file does not tell."""
+    """Return the name of the loss that CatBoost minimised; "" if the file does not say."""
     try:
         return str(data["model_info"]["params"]["loss_function"]["type"])
     except (KeyError, TypeError):
@@ -140,11 +140,37 @@ def _loss(data: Mapping[str, Any]) -> str:
 def _settings(
     where: str, text: str | None, floats: Sequence[Mapping[str, Any]]
 ) -> tuple[Settings, tuple[str, ...]]:
-    """Return a model's settings, and the names of its features in the order of its training."""
+    """Return a model's settings, and the names of its features in the order of its training.
+
+    `text` is the JSON in its metadata. Raises InputError if it is missing or wrong.
+    """
     if text is None:
         raise InputError.single(where, f"its metadata has no {METADATA!r}", _SETTINGS_REMEDY)
     given = _parsed(where, text)
-    numbers = {"target": 0.064, "beta": 1.5, **given}
+    numbers = _checked_numbers(where, {"target": 0.064, "beta": 1.5, **given})
+    thousandths = {key: round(numbers[key] * 1000) for key in ("target", "beta")}
+    _check_ranges(where, numbers, thousandths)
+    trained = [item["feature_id"] or str(item["flat_feature_index"]) for item in floats]
+    names = given.get("features") or trained
+    if not isinstance(names, list):
+        raise InputError.single(
+            where,
+            f"'features' in its metadata {METADATA!r} is no list",
+            'write them like ["delta[0]", "action[0]"]',
+        )
+    settings = Settings(
+        numbers["history"],
+        round(numbers["least_action"] * ONE),
+        round(numbers["most_action"] * ONE),
+        thousandths["target"],
+        thousandths["beta"],
+        present=not set(PRESENT).isdisjoint(map(str, names)),
+    )
+    return settings, tuple(str(name) for name in names)
+
+
+def _checked_numbers(where: str, numbers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata. Raises InputError if a number is missing or of a wrong type."""
     for key in ("history", "least_action", "most_action", "target", "beta"):
         if key not in numbers:
             raise InputError.single(
@@ -158,6 +184,11 @@ def _settings(
                 f"{key!r} in its metadata {METADATA!r} is no {kind}: {value!r}",
                 _SETTINGS_REMEDY,
             )
+    return numbers
+
+
+def _check_ranges(where: str, numbers: Mapping[str, Any], thousandths: Mapping[str, int]) -> None:
+    """Raise InputError for numbers that a policy cannot have."""
     history = numbers["history"]
     minimum, maximum = numbers["least_action"], numbers["most_action"]
     if not 1 <= history <= MAX_HISTORY:
@@ -173,7 +204,6 @@ def _settings(
             f"from {MIN_ACTION} to {MAX_ACTION:g}",
             "correct least_action and most_action",
         )
-    thousandths = {key: round(numbers[key] * 1000) for key in ("target", "beta")}
     for key, value in thousandths.items():
         bounds = congestion_control("rlcc").parameters[key]
         if not bounds.minimum <= value <= bounds.maximum:
@@ -183,23 +213,6 @@ def _settings(
                 f"{bounds.maximum / 1000:g}",
                 f"correct {key} in its metadata {METADATA!r}",
             )
-    trained = [item["feature_id"] or str(item["flat_feature_index"]) for item in floats]
-    names = given.get("features") or trained
-    if not isinstance(names, list):
-        raise InputError.single(
-            where,
-            f"'features' in its metadata {METADATA!r} is no list",
-            'write them like ["delta[0]", "action[0]"]',
-        )
-    settings = Settings(
-        history,
-        round(minimum * ONE),
-        round(maximum * ONE),
-        thousandths["target"],
-        thousandths["beta"],
-        present=not set(PRESENT).isdisjoint(map(str, names)),
-    )
-    return settings, tuple(str(name) for name in names)
 
 
 def _parsed(where: str, text: str) -> Mapping[str, Any]:
@@ -223,12 +236,12 @@ def _faults_of_trees(
     settings: Settings,
 ) -> Iterator[tuple[str, str]]:
     known = (*feature_names(settings.history), *PRESENT)
-    foreign = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in known]
     twice = [name for name in known if names.count(name) > 1]
-    if foreign or twice or len(names) != len(floats):
+    if unknown or twice or len(names) != len(floats):
         yield (
-            f"it has features that a flow does not have: {', '.join(foreign[:6])}"
-            if foreign
+            f"it has features that a flow does not have: {', '.join(unknown[:6])}"
+            if unknown
             else f"two of its features are called {twice[0]}"
             if twice
             else f"it has {len(floats)} features, and {len(names)} names",
@@ -259,11 +272,11 @@ def _faults_of_numbers(trees: Sequence[Any], scale_and_bias: Any) -> Iterator[tu
         bad = [value for value in tree["leaf_values"] if not _is_number(value)]
         if bad:
             yield f"a leaf of tree {number} is {bad[0]}, which is no number", "train it again"
-        wanted = 1 << len(tree["splits"] or ())
-        if len(tree["leaf_values"]) != wanted:
+        expected = 1 << len(tree["splits"] or ())
+        if len(tree["leaf_values"]) != expected:
             yield (
                 f"tree {number} has {len(tree['leaf_values'])} leaves, and its levels ask for "
-                f"{wanted}",
+                f"{expected}",
                 'save it again with model.save_model(path, format="json")',
             )
         for split in tree["splits"] or ():
@@ -291,22 +304,22 @@ def _name(item: Mapping[str, Any]) -> str:
     return str(item["feature_id"] or f"feature {item['flat_feature_index']}")
 
 
-def _rounded(
+def _integer_trees(
     trees: Sequence[Mapping[str, Any]],
     names: Sequence[str],
     settings: Settings,
     scale: float,
     bias: float,
 ) -> tuple[Tree, ...]:
-    """Return trees in units of 2^-16, of which the first has the bias in its leaves."""
-    place = {name: number for number, name in enumerate(settings.features)}
-    made: list[Tree] = []
+    """Return the trees in units of 2^-16. The leaves of the first one include the bias."""
+    index = {name: number for number, name in enumerate(settings.features)}
+    result: list[Tree] = []
     for tree in trees:
-        added = Fraction(0) if made else Fraction(bias)
+        added = Fraction(0) if result else Fraction(bias)
         splits = tree["splits"] or ()
-        made.append(
+        result.append(
             Tree(
-                tuple(place[names[split["float_feature_index"]]] for split in splits),
+                tuple(index[names[split["float_feature_index"]]] for split in splits),
                 tuple(math.floor(Fraction(split["border"]) * ONE) for split in splits),
                 tuple(
                     round((Fraction(scale) * Fraction(leaf) + added) * ONE)
@@ -314,4 +327,4 @@ def _rounded(
                 ),
             )
         )
-    return tuple(made)
+    return tuple(result)

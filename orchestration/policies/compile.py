@@ -1,8 +1,8 @@
-"""From a model's file to a policy: C, a BPF object, a shared library, or a DOCA PCC algorithm.
+"""Compiles a model to a policy: C, a BPF object, a shared library, or a DOCA PCC algorithm.
 
-Beside what is made lies `<name>.policy.json`: the integer trees, the model's hash, the bound on the
-error, and the SHA-256 of each file. Files are replaced one by one and whole; if anything is
-refused, nothing is. A policy that is deployed, a C source or a model, is compiled too.
+Next to the output lies `<name>.policy.json`. It has the integer trees, the model's hash, the bound
+on the error, and the SHA-256 of each written file. Each file is replaced atomically, and only after
+all checks have passed. A policy that is deployed, whether a C source or a model, is compiled too.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from orchestration.policies.trees import IntegerTrees
 Target = Literal["c", "bpf", "library", "doca"]
 _SUFFIXES: dict[Target, str] = {"c": ".c", "bpf": ".bpf.o", "library": ".so", "doca": "_doca"}
 TARGETS = tuple(_SUFFIXES)
-# What stands beside a policy. Earlier versions called it NAME.json, as models are called.
-_ABOUT = ".policy.json"
+# The ending of the JSON file next to a policy. Earlier versions called it NAME.json, as models are.
+_METADATA = ".policy.json"
 COMPILER = "gcc"
 _LIBRARY_FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
-# Looks at a BPF object as the kernel would, and raises if that refuses it.
+# Checks a BPF object as the kernel would, and raises if the kernel would refuse it.
 Check = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What was made of a model: its files, of which the last is the JSON beside them."""
+    """A compiled model and the files that were written, the JSON file last."""
 
     name: str
     model: IntegerTrees
@@ -52,43 +52,46 @@ def compile_model(
 ) -> Compiled:
     """Read a model, and write it to `output` (default: the model's name with the target's ending).
 
-    `check` is asked before a BPF object replaces an earlier one. Raises InputError for a model that
-    cannot be a policy, or if what is written would replace the model or, under the default name, a
-    file that was not compiled; NotReadyError without a compiler or if a file cannot be written, and
-    what `check` raises.
+    `check` is called before a BPF object replaces an earlier one.
+
+    Raises:
+        InputError: the model cannot be a policy, or an output would replace the model or, under the
+            default name, a file that `closloop compile` has not written.
+        NotReadyError: there is no compiler, or a file cannot be written.
+        Exception: what `check` raises.
     """
     is_default = output is None
     output = output or Path(source.stem + _SUFFIXES[target])
     stem = output.name.partition(".")[0]
-    # a source of closloop's own is called policy_NAME.c
+    # closloop's own sources are called policy_NAME.c
     name = policy_name(stem.removesuffix("_doca").removeprefix("policy_"))
-    about = (output if target == "doca" else output.parent) / f"{name}{_ABOUT}"
+    metadata = (output if target == "doca" else output.parent) / f"{name}{_METADATA}"
     model = read_model(source)
     text = render_policy(model, name)
     if target == "doca":
-        made = {output / file: body.encode() for file, body in render_doca(model, name).items()}
+        contents = {output / file: body.encode() for file, body in render_doca(model, name).items()}
     elif target == "c":
-        made = {output: text.encode()}
+        contents = {output: text.encode()}
     else:
         with tempfile.TemporaryDirectory(prefix="closloop-compile-") as folder:
-            written = Path(folder, f"{name}.c")
-            written.write_text(text)
-            made = {output: _built(written, target, check)}
-    check_outputs([*made, about], [source])
+            rendered = Path(folder, f"{name}.c")
+            rendered.write_text(text)
+            contents = {output: _build(rendered, target, check)}
+    check_outputs([*contents, metadata], [source])
     if is_default:
-        _keep_hand_written(made, (about, about.with_name(f"{name}.json")))
+        _refuse_to_overwrite(contents, (metadata, metadata.with_name(f"{name}.json")))
     facts = {
         "name": name,
         "target": target,
-        "files": {path.name: hashlib.sha256(body).hexdigest() for path, body in made.items()},
+        "files": {path.name: hashlib.sha256(body).hexdigest() for path, body in contents.items()},
         **model.to_json(),
     }
-    made[about] = (json.dumps(facts, indent=1) + "\n").encode()
-    _write(made)
-    return Compiled(name, model, tuple(made))
+    contents[metadata] = (json.dumps(facts, indent=1) + "\n").encode()
+    _write(contents)
+    return Compiled(name, model, tuple(contents))
 
 
-def build_library(source: Path, made: Path, *flags: str) -> None:
+def build_library(source: Path, library: Path, *flags: str) -> None:
     """Compile a policy's C to a shared library with `rlcc_infer_all` and `rlcc_happen_all`.
 
     Raises NotReadyError without gcc.
@@ -106,40 +109,41 @@ def build_library(source: Path, made: Path, *flags: str) -> None:
         f"-I{HEADERS}",
         *flags,
     ]
-    answer = subprocess.run(
-        [*command, "-o", str(made), str(source)], capture_output=True, text=True, check=False
+    completed = subprocess.run(
+        [*command, "-o", str(library), str(source)], capture_output=True, text=True, check=False
     )
-    if answer.returncode:
+    if completed.returncode:
         raise NotReadyError(
-            f"{COMPILER} does not compile {source.name}: {answer.stderr.strip()[:2000]}",
+            f"{COMPILER} does not compile {source.name}: {completed.stderr.strip()[:2000]}",
             "use the gcc of Debian 12 or newer",
         )
 
 
-def _built(source: Path, target: Target, check: Check | None) -> bytes:
+def _build(source: Path, target: Target, check: Check | None) -> bytes:
+    """Return the content of the library or BPF object of a C source."""
     if target == "library":
-        made = source.with_suffix(".so")
-        build_library(source, made)
+        output = source.with_suffix(".so")
+        build_library(source, output)
     else:
-        made = policy_object(source)
+        output = policy_object(source)
         if check is not None:
-            check(made)
-    return made.read_bytes()
+            check(output)
+    return output.read_bytes()
 
 
-def _keep_hand_written(paths: Iterable[Path], abouts: Iterable[Path]) -> None:
-    """Raise InputError for files that are there and are not as a compilation left them.
+def _refuse_to_overwrite(paths: Iterable[Path], metadata_files: Iterable[Path]) -> None:
+    """Raise InputError for files that exist and are not as `closloop compile` has left them.
 
-    `abouts` are the JSON files that may say what one left, of this version or an earlier one.
+    `metadata_files` are where this version or an earlier one may have written their SHA-256.
     """
     left: dict[str, str] = {}
-    for about in abouts:
+    for metadata in metadata_files:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            left |= json.loads(about.read_text())["files"]
+            left |= json.loads(metadata.read_text())["files"]
     problems = [
         Problem(
             str(path),
-            "is there already, and not as `closloop compile` left it",
+            "exists, and is not as `closloop compile` left it",
             f"say where with -o, or -o {path} to replace it",
         )
         for path in paths
@@ -148,8 +152,8 @@ def _keep_hand_written(paths: Iterable[Path], abouts: Iterable[Path]) -> None:
     raise_any(problems)
 
 
-def _write(made: dict[Path, bytes]) -> None:
-    for path, body in made.items():
+def _write(contents: dict[Path, bytes]) -> None:
+    for path, body in contents.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -158,7 +162,7 @@ def _write(made: dict[Path, bytes]) -> None:
 
 
 def known_target(text: str) -> Target:
-    """Return a target by its name. Raises InputError for an unknown one."""
+    """Return the target of this name. Raises InputError for an unknown one."""
     for target in TARGETS:
         if text == target:
             return target
@@ -166,32 +170,33 @@ def known_target(text: str) -> Target:
 
 
 def deploy(source: Path, name: str, check: Check) -> Version:
-    """Compile a policy, have the kernel look at it, and put it in force as `name`.
+    """Compile a policy, a `.c` source or a `.json` model, check it, and put it in force as `name`.
 
     Raises InputError for a model or source that cannot be a policy, NotReadyError without a
-    compiler. The former version stays in force then.
+    compiler, and what `check` raises. Then the former version stays in force.
     """
     policy = DeployedPolicy(name)
     with tempfile.TemporaryDirectory(prefix="closloop-deploy-") as folder:
-        written, about = source, ""
+        rendered, metadata = source, ""
         if source.suffix == ".json":
-            written = Path(folder, "policy.c")
-            about = compile_model(source, "c", written).files[-1].read_text()
+            rendered = Path(folder, "policy.c")
+            metadata = compile_model(source, "c", rendered).files[-1].read_text()
         elif source.suffix != ".c":
             raise InputError.single(
                 str(source), "is neither a policy's C nor a model", "give a .c or a .json file"
             )
         try:
-            check(policy_object(written))
-            text = written.read_text()
+            check(policy_object(rendered))
+            text = rendered.read_text()
         except PolicyError as error:
-            raise InputError(one.relocated(str(source)) for one in error.problems) from error
+            problems = (problem.relocated(str(source)) for problem in error.problems)
+            raise InputError(problems) from error
         except UnicodeDecodeError as error:
             raise InputError.single(str(source), "is no text") from error
-    return policy.deploy(text, about)
+    return policy.deploy(text, metadata)
 
 
 def model_of(version: Version) -> str:
-    """Return the hash of the model that a version was compiled from, "" for a source."""
+    """Return the hash of the model that a version was compiled from; "" for a C source."""
     path = version.path.with_suffix(".json")
     return str(json.loads(path.read_text())["hash"]) if path.exists() else ""

@@ -1,8 +1,9 @@
 """Renders integer trees as a policy in C: for the guest's kernel, ns-3, BPF, and as a library.
 
-One file has two forms of the same trees. As C, the answers of a level are bits of the leaf's
-number, so that nothing branches: a wrong guess of the processor costs as much as a whole tree. As
-BPF, which may have no tables and whose interpreter does not guess, they are nested comparisons.
+One file has two forms of the same trees. As C, the comparison of each level is a bit of the leaf's
+number, so that there are no branches: one mispredicted branch costs as much as a whole tree. As
+BPF, which may have no tables, and whose interpreter predicts no branches, the trees are nested
+comparisons.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")
 
 
 def policy_name(text: str) -> str:
-    """Return a name as C has it. Raises InputError if it cannot be one."""
+    """Return a name as a C identifier. Raises InputError if it cannot be one."""
     name = text.replace("-", "_")
     if not _NAME.match(name):
         raise InputError.single(
@@ -29,7 +30,7 @@ def policy_name(text: str) -> str:
 
 
 def render_policy(model: IntegerTrees, name: str) -> str:
-    """Return the source of policy `name`; the same model gives the same text."""
+    """Return the C source of policy `name`. The same model always gives the same text."""
     settings = model.settings
     return "\n".join(
         [
@@ -56,7 +57,7 @@ def render_policy(model: IntegerTrees, name: str) -> str:
 
 
 def leaf_number(tree: Tree) -> str:
-    """Return the C expression of a leaf's number, of window `w`."""
+    """Return the C expression of the number of the leaf that window `w` leads to."""
     bits = [
         f"(w[{feature}] > {threshold})" + (f" << {bit}" if bit else "")
         for bit, (feature, threshold) in enumerate(zip(tree.features, tree.thresholds, strict=True))
@@ -65,7 +66,7 @@ def leaf_number(tree: Tree) -> str:
 
 
 def leaf_table(tree: Tree, number: int) -> Iterator[str]:
-    """Yield the lines of a tree's table in C."""
+    """Yield the lines of C that define the table of a tree's leaves."""
     yield f"static const s32 rlcc_leaves_{number}[] = {{"
     for at in range(0, len(tree.leaves), 8):
         yield "\t" + " ".join(f"{leaf}," for leaf in tree.leaves[at : at + 8])
@@ -73,6 +74,7 @@ def leaf_table(tree: Tree, number: int) -> Iterator[str]:
 
 
 def _tables(model: IntegerTrees) -> Iterator[str]:
+    """Yield the form for C: tables of leaves, and sums of one leaf of each."""
     yield "#ifndef __BPF__"
     for number, tree in enumerate(model.trees):
         yield from leaf_table(tree, number)
@@ -83,6 +85,7 @@ def _tables(model: IntegerTrees) -> Iterator[str]:
 
 
 def _nested(model: IntegerTrees) -> Iterator[str]:
+    """Yield the form for BPF: nested comparisons."""
     yield "CL_INLINE s32 rlcc_infer(const s32 *window)"
     yield "{"
     yield "\t/* read anew each time: the verifier then forgets what it knows of a word, and the"
@@ -97,7 +100,7 @@ def _nested(model: IntegerTrees) -> Iterator[str]:
 
 
 def _branches(tree: Tree, bit: int, leaf: int, depth: int) -> Iterator[str]:
-    """Yield the comparisons from `bit` down, which end at leaves."""
+    """Yield the comparisons of the levels from `bit` down to 0, and the leaves below them."""
     indent = "\t" * depth
     if bit < 0:
         yield f"{indent}sum += {tree.leaves[leaf]};"

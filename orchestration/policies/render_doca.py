@@ -1,9 +1,9 @@
 """Renders integer trees as a user algorithm of DOCA PCC, for BlueField-3 and later NICs.
 
-The files are laid out as NVIDIA's template has them (doca-samples, applications/pcc/device/rp/
-rtt_template), so that the SDK's build takes the folder in that one's place: `rp_*_dev_main.c` with
-the entry points, `algo/` with the algorithm, its context of 48 bytes a flow, its parameters. What
-is computed is the C of the other renderings (rlcc.h); rates are cut to the NIC's 20 bits.
+The files are laid out as in NVIDIA's template (doca-samples, applications/pcc/device/rp/
+rtt_template), so that the SDK can build this folder in place of the template: `rp_*_dev_main.c` has
+the entry points, `algo/` the algorithm, its context of 48 bytes per flow, and its parameters. The
+computation is the same C as in the other renderings (rlcc.h). Rates are cut to the NIC's 20 bits.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from orchestration.policies.trees import IntegerTrees
 
 _TEMPLATES = Path(__file__).with_name("doca_pcc")
 CONTEXT_BYTES = 48
-# Share, when the probe left, the probe's bytes, the least round trip.
+# The share of the line, when the probe was sent, the probe's size, and the minimum RTT.
 _FIXED_BYTES = 16
 _WIDE = 1 << 16
-# What the template has for a fabric of one switch, of NVIDIA's guide to DOCA PCC.
+# The value of the template in NVIDIA's guide to DOCA PCC, for a fabric of one switch.
 BASE_RTT_NS = 13_000
 
 
 def context_bytes(model: IntegerTrees) -> int:
-    """Return how many bytes a flow's context takes: all past deltas in 24 bits, and actions."""
+    """Return how many bytes a flow's context takes: past deltas have 24 bits, actions 16 or 32."""
     history = model.settings.history
     return _FIXED_BYTES + 3 * (history - 1) + _action_bytes(model) * history
 
@@ -40,7 +40,7 @@ def _action_bytes(model: IntegerTrees) -> int:
 def render_doca(
     model: IntegerTrees, name: str, base_rtt_ns: int = BASE_RTT_NS
 ) -> Mapping[str, str]:
-    """Return the files of the algorithm by their paths; `base_rtt_ns` is its parameter's default.
+    """Return the files of the algorithm, by path. `base_rtt_ns` is the default of its parameter.
 
     Raises InputError if a flow needs more than the 48 bytes that it is given.
     """
@@ -52,8 +52,25 @@ def render_doca(
             f"gives it {CONTEXT_BYTES}",
             "train it on a shorter history",
         )
+    words = _words(model, name, base_rtt_ns)
+    files = {
+        f"rp_{name}_dev_main.c": "dev_main.c.in",
+        f"algo/{name}.c": "algorithm.c.in",
+        f"algo/{name}.h": "algorithm.h.in",
+        f"algo/{name}_ctxt.h": "context.h.in",
+        f"algo/{name}_algo_params.h": "parameters.h.in",
+    }
+    rendered = {
+        path: Template((_TEMPLATES / file).read_text()).substitute(words)
+        for path, file in files.items()
+    }
+    return {**rendered, "algo/rlcc.h": (HEADERS / "rlcc.h").read_text()}
+
+
+def _words(model: IntegerTrees, name: str, base_rtt_ns: int) -> Mapping[str, object]:
+    """Return what the templates' placeholders stand for."""
     settings, ranges = model.settings, congestion_control("rlcc").parameters
-    words = {
+    return {
         "name": name,
         "NAME": name.upper(),
         "hash": model.hash,
@@ -78,15 +95,3 @@ def render_doca(
             for number, tree in enumerate(model.trees)
         ),
     }
-    files = {
-        f"rp_{name}_dev_main.c": "dev_main.c.in",
-        f"algo/{name}.c": "algorithm.c.in",
-        f"algo/{name}.h": "algorithm.h.in",
-        f"algo/{name}_ctxt.h": "context.h.in",
-        f"algo/{name}_algo_params.h": "parameters.h.in",
-    }
-    made = {
-        path: Template((_TEMPLATES / file).read_text()).substitute(words)
-        for path, file in files.items()
-    }
-    return {**made, "algo/rlcc.h": (HEADERS / "rlcc.h").read_text()}

@@ -1,11 +1,12 @@
-"""Policies that campaigns name: versions that stay, one of them in force, and the way back.
+"""The store of deployed policies: all versions, which of them is in force, and how to go back.
 
-    $XDG_STATE_HOME/closloop/policies/NAME/       or ~/.local/state
-      versions/0001-DIGEST.c        never changed; 0001-DIGEST.json beside it if it was compiled
-      ledger.jsonl                  one entry a line, on the disk before what it says is done
-      current                       the version in force, replaced whole
+    $XDG_STATE_HOME/closloop/policies/NAME/       or below ~/.local/state
+      versions/0001-DIGEST.c        never changed; with 0001-DIGEST.json if a model was compiled
+      ledger.jsonl                  one entry per line, written to disk before it is acted on
+      current                       the number of the version in force, replaced atomically
 
-A campaign says `{program: deployed:NAME}`, or `deployed:NAME@1` for one version.
+A campaign names the version in force as `{program: deployed:NAME}`, or one version as
+`deployed:NAME@1`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}\Z")
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a policy: its number from 1 on, and its file."""
+    """A version of a policy: its number, counted from 1, and its file."""
 
     number: int
     path: Path
@@ -42,7 +43,7 @@ class Version:
 
 
 def store_folder() -> Path:
-    """Return where policies are deployed to."""
+    """Return the folder with a subfolder for each deployed policy."""
     return state_folder("policies")
 
 
@@ -52,29 +53,31 @@ def deployed_names() -> list[str]:
 
 
 def program_path(folder: str | Path, name: str) -> Path:
-    """Return the file of a campaign's program: a deployed one, or one beside the campaign file.
+    """Return the file of a campaign's program.
 
-    Raises InputError for a deployed one that is not there.
+    `name` is a path relative to the campaign file's `folder`, or `deployed:NAME`. Raises InputError
+    for a deployed policy or version that does not exist.
     """
     if not name.startswith(PREFIX):
         return Path(os.path.normpath(os.path.join(folder, name)))
-    wanted, at, number = name.removeprefix(PREFIX).partition("@")
-    policy = DeployedPolicy(wanted)
-    found = policy.current() if not at else policy.version(number)
-    if found is None:
+    policy_name, at, number = name.removeprefix(PREFIX).partition("@")
+    policy = DeployedPolicy(policy_name)
+    version = policy.current() if not at else policy.version(number)
+    if version is None:
         known = deployed_names()
         raise InputError.single(
             name,
             "no such policy is deployed",
-            f"{suggest(wanted, known)}deploy it: closloop deploy my_policy.c --name {wanted}"
+            f"{suggest(policy_name, known)}deploy it: "
+            f"closloop deploy my_policy.c --name {policy_name}"
             if not at
             else f"it has the versions {', '.join(str(v.number) for v in policy.versions())}",
         )
-    return found.path
+    return version.path
 
 
 class DeployedPolicy:
-    """A policy in the store. Raises InputError for what cannot be a name."""
+    """A policy in the store. Raises InputError for a name that no policy can have."""
 
     def __init__(self, name: str) -> None:
         if not _NAME.match(name):
@@ -88,48 +91,49 @@ class DeployedPolicy:
 
     def versions(self) -> list[Version]:
         """Return all versions, the oldest first."""
-        found = sorted((self._folder / "versions").glob("*-*.c"))
-        return [Version(int(path.name.partition("-")[0]), path) for path in found]
+        paths = sorted((self._folder / "versions").glob("*-*.c"))
+        return [Version(int(path.name.partition("-")[0]), path) for path in paths]
 
     def version(self, number: str) -> Version | None:
-        """Return the version of a number, None if there is none."""
+        """Return the version with this number; None if there is none."""
         return next((item for item in self.versions() if str(item.number) == number), None)
 
     def current(self) -> Version | None:
-        """Return the version in force, None if there is none."""
+        """Return the version in force; None if there is none."""
         with suppress(OSError):
             return self.version(self._current.read_text().strip())
         return None
 
-    def deploy(self, source: str, about: str = "") -> Version:
-        """Put a source in force as a new version; `about` is the JSON beside it.
+    def deploy(self, source: str, metadata: str = "") -> Version:
+        """Put a C source in force as a new version, and return the version.
 
-        What is in force already stays the version that it is. Raises NotReadyError if the store
-        cannot be written; then the former version stays in force.
+        A source that is a version already is not stored twice: that version is put in force.
+        `metadata` is the JSON of a compiled model. Raises NotReadyError if the store cannot be
+        written; then the former version stays in force.
         """
         with self._locked():
             digest = hashlib.sha256(source.encode()).hexdigest()[:12]
             known = self.versions()
             before = self.current()
-            made = next((item for item in known if item.digest == digest), None)
-            if made is None:
+            version = next((item for item in known if item.digest == digest), None)
+            if version is None:
                 number = known[-1].number + 1 if known else 1
                 path = self._folder / "versions" / f"{number:04}-{digest}.c"
                 path.parent.mkdir(exist_ok=True)
-                if about:
-                    write_whole(path.with_suffix(".json"), about)
+                if metadata:
+                    write_whole(path.with_suffix(".json"), metadata)
                 write_whole(path, source)
                 sync_path(path)
-                made = Version(number, path)
-            if made != before:
-                self._record("deployed", before, made)
-                write_whole(self._current, f"{made.number}\n")
-            return made
+                version = Version(number, path)
+            if version != before:
+                self._record("deployed", before, version)
+                write_whole(self._current, f"{version.number}\n")
+            return version
 
     def undo(self) -> Version | None:
-        """Put the version back in force that was so before the last deployment; return it.
+        """Put the version in force that was in force before the last deployment; return it.
 
-        None if nothing was. Raises InputError if there is nothing to undo.
+        Returns None if there was none. Raises InputError if there is nothing to undo.
         """
         with self._locked():
             now = self.current()
@@ -160,10 +164,10 @@ class DeployedPolicy:
         except FileNotFoundError:
             return []
 
-    def _record(self, what: str, before: Version | None, after: Version | None) -> None:
+    def _record(self, event: str, before: Version | None, after: Version | None) -> None:
         entry = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "what": what,
+            "what": event,
             "before": before.number if before else 0,
             "after": after.number if after else 0,
         }
@@ -173,7 +177,7 @@ class DeployedPolicy:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time change the policy."""
+        """Allow only one process at a time to change the policy. Raises NotReadyError."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -186,5 +190,5 @@ class DeployedPolicy:
             raise unwritable(
                 self._folder,
                 error,
-                "make room or correct its rights, or set XDG_STATE_HOME to another place",
+                "make room or correct its rights, or set XDG_STATE_HOME to another folder",
             ) from error

@@ -1,4 +1,4 @@
-"""What a training shows while it runs: a bar for each on a terminal, lines elsewhere."""
+"""What a training shows while it runs, and the table of its results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Progress bars on a terminal, a line per round elsewhere; the unit is what is counted."""
+    """The progress of trainings: a bar for each on a terminal, a line per round elsewhere.
+
+    `unit` is what is counted: `episode` or `decision`.
+    """
 
     def __init__(self, unit: str) -> None:
         from rich import progress
@@ -45,7 +48,7 @@ class Display:
         self._progress.stop()
 
     def round(self, name: str, done: Round, total: int) -> None:
-        """Show a round's figures of a training."""
+        """Show the figures of a training's last round. `total` is the training's length."""
         text = (
             f"reward {done.reward:.3f}  loss {done.loss:.4f}  explore {done.explore:.2f}  "
             f"act {done.act_s:.1f} s  learn {done.learn_s:.1f} s"
@@ -53,7 +56,7 @@ class Display:
         self.step(name, done.episodes if self._unit == "episode" else done.decisions, total, text)
 
     def step(self, name: str, done: int, total: int, text: str) -> None:
-        """Show how much of a training is done, and a line about the last."""
+        """Show how much of a training is done, and a text about the last round."""
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=total)
             self._begins[name] = (time.monotonic(), done)
@@ -65,48 +68,48 @@ class Display:
             sys.stderr.flush()
 
     def note(self, name: str, text: str) -> None:
-        """Show a line about a training, or about all."""
-        said = f"{name}: {text}" if name else text
+        """Show a line about a training; with an empty name, about all of them."""
+        line = f"{name}: {text}" if name else text
         if self._live:
-            self._progress.console.print(said, highlight=False, markup=False)
+            self._progress.console.print(line, highlight=False, markup=False)
         else:
-            print(said, file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
 
     def _left(self, name: str, done: int, total: int) -> str:
-        """Return the time left of a training, from its pace since it was first seen."""
-        begin_s, before = self._begins[name]
-        if done <= before or done >= total:
+        """Return a text about the time left, from a training's pace since it was first shown."""
+        begin_s, done_before = self._begins[name]
+        if done <= done_before or done >= total:
             return ""
-        left_s = (time.monotonic() - begin_s) * (total - done) / (done - before)
+        left_s = (time.monotonic() - begin_s) * (total - done) / (done - done_before)
         return f"  {clock_text(left_s)} left"
 
 
 def show_results(results: dict[str, Result], verdict: Verdict) -> None:
-    """Print the results of all training seeds, and what they are together."""
+    """Print the result of each training seed, and that of all together."""
     from orchestration.render.table import Row, table
     from orchestration.render.terminal import show
 
-    statics = ", ".join(dict.fromkeys(one.best_static for one in results.values()))
+    statics = ", ".join(dict.fromkeys(result.best_static for result in results.values()))
     rows: list[list[str] | Row] = [
         [
             name,
-            f"{one.decisions:,}{'' if one.stopped == 'budget' else ' (patience)'}",
-            f"{one.kept_at:,}",
-            _gain(one.over_placebo),
-            _gain(one.over_static),
-            f"{one.wall_s / 60:.1f}",
+            f"{result.decisions:,}{'' if result.stopped == 'budget' else ' (patience)'}",
+            f"{result.kept_at:,}",
+            _gain(result.over_placebo),
+            _gain(result.over_static),
+            f"{result.wall_s / 60:.1f}",
         ]
-        for name, one in results.items()
+        for name, result in results.items()
     ]
-    both = (_gain(verdict.over_placebo), _gain(verdict.over_static))
-    rows.append(Row([f"all {verdict.seeds}", "", "", *both, ""], section=True))
+    gains = (_gain(verdict.over_placebo), _gain(verdict.over_static))
+    rows.append(Row([f"all {verdict.seeds}", "", "", *gains, ""], section=True))
     show(
         table(
             ("network",),
             ("decisions", "kept at", "placebo", f"static {statics}", "min"),
             rows,
-            "held-out slowdown: how much lower than that of",
-            f"95% intervals over seeds. {verdict.in_words()}.",
+            "how much lower the slowdown on held-out traffic is than that of the",
+            f"Intervals are 95 % over seeds. {verdict.in_words()}.",
         )
     )
 

@@ -1,4 +1,7 @@
-"""Plays episodes in processes side by side and returns their tuners' traces, or other arrays."""
+"""Plays episodes in processes side by side, and returns their tuners' traces, or other arrays.
+
+An episode is a trial that a tuner plays for a learner. Its trace is what the tuner recorded.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from traffic.schedule import make_schedule
 Trace = dict[str, NDArray[Any]]
 _TICK_S = 0.2
 _TRACE = "trace.npz"
-_KEPT = "kept"
+_RESULT_FOLDER = "kept"
 
-
-Keep = Callable[[Job, Schedule, TrialRecord], Trace]
+# What is taken from an episode that has been played.
+Extract = Callable[[Job, Schedule, TrialRecord], Trace]
 
 
 def trace_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
@@ -36,47 +39,49 @@ def trace_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
     return dict(record.trace)
 
 
-def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep = trace_of) -> None:
+def play(
+    job: Job, backend: Backend, pipe: Connection, parent: int, extract: Extract = trace_of
+) -> None:
     """Play one episode in this process, which process `parent` forked for it.
 
-    What `keep` returns of it is left for the parent in the job's `folder`.
+    The arrays that `extract` returns are written for the parent into the job's `folder`.
     """
     enter_worker(job, parent)
     begin = time.monotonic()
     try:
         schedule = make_schedule(job.trial, job.testbed)
         record = backend.run(TrialRun(job.trial, job.testbed, schedule, job.work))
-        kept: dict[str, Any] = keep(job, schedule, record)
+        arrays: dict[str, Any] = extract(job, schedule, record)
         job.folder.mkdir(parents=True, exist_ok=True)
-        np.savez(job.folder / _TRACE, **kept)
+        np.savez(job.folder / _TRACE, **arrays)
         pipe.send(Finished(True, (), 0, time.monotonic() - begin))
     except Exception as error:
         pipe.send(Failed.of(error, time.monotonic() - begin))
 
 
 def episode_job(trial: TrialSpec, testbed: Testbed, work: Path) -> Job:
-    """Return the job of an episode, with the folder `work` for all of its files."""
-    return Job(trial, testbed, work / _KEPT, work)
+    """Return the job of an episode, all of whose files are in the folder `work`."""
+    return Job(trial, testbed, work / _RESULT_FOLDER, work)
 
 
-class Players:
-    """Workers at a place that play episodes, of which `keep` says what is kept."""
+class EpisodePool:
+    """A pool of workers that play episodes, at most `jobs` at once, on an executor."""
 
     def __init__(
         self,
         backend: Backend,
         jobs: int,
-        keep: Keep = trace_of,
-        place: Executor = THIS_MACHINE,
+        extract: Extract = trace_of,
+        executor: Executor = THIS_MACHINE,
     ) -> None:
-        self._pool = place.workers(backend, partial(play, keep=keep))
+        self._pool = executor.workers(backend, partial(play, extract=extract))
         self._jobs = jobs
 
     def play(self, jobs: list[Job], tick: Callable[[], bool]) -> list[Trace]:
         """Play episodes and return their traces, in the order of `jobs`.
 
-        `tick` is called several times a second and returns whether to go on. If it returns False,
-        the traces so far are returned. Raises TrialError for an episode that fails.
+        `tick` is called several times a second, and returns whether to continue. If it returns
+        False, the traces so far are returned. Raises TrialError for an episode that fails.
         """
         waiting = list(jobs)
         traces: dict[Path, Trace] = {}

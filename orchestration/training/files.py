@@ -1,12 +1,12 @@
-"""The files of a training's folder, and the card that stands beside its network.
+"""The files of a training's folder, and the card of its checkpoint.
 
 FOLDER/training.json            the request, and versions
-FOLDER/checkpoint.safetensors   the network so far, or by a rule the best so far, with its card
-FOLDER/latest.safetensors       by a rule: the network that plays the next episodes
+FOLDER/checkpoint.safetensors   the network so far (with a rule: the best so far), with its card
+FOLDER/latest.safetensors       with a rule: the network that plays the next episodes
 FOLDER/state.safetensors        for resuming: optimiser, replay memories, counters
 FOLDER/curve.csv                one row per round
-FOLDER/held-out.csv             by a rule: one row per evaluation
-FOLDER/result.json              by a rule, at the end: what it came to
+FOLDER/held-out.csv             with a rule: one row per evaluation
+FOLDER/result.json              with a rule, at the end: the result
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orchestration.training.outcome import Selection
 from orchestration.training.request import Episodes, TrainRequest, digest
 
 _ABOUT = "training.json"
-# What is read of another training, and what is made anew here.
+# The files of a training that another one may read, so that it must not overwrite them.
 _WRITTEN = ("checkpoint.safetensors", "checkpoint.json", "latest.safetensors", "latest.json")
 _ROUNDS = "rounds"
 _ROUND = ("episodes", "decisions", "reward", "loss", "explore", "act_s", "learn_s")
@@ -40,7 +40,7 @@ _ROUND = ("episodes", "decisions", "reward", "loss", "explore", "act_s", "learn_
 
 @dataclass(frozen=True)
 class Round:
-    """The results of a round: means over its episodes, and the wall time of its two parts.
+    """The results of a round: means over its episodes, and the wall time of acting and learning.
 
     `episodes` and `decisions` (of queues) count from the start of the training.
     """
@@ -57,8 +57,8 @@ class Round:
 def check_folder(folder: Path, inputs: Iterable[str], *, fresh: bool) -> None:
     """Raise InputError if a training in `folder` would overwrite or remove what is not its own.
 
-    That is a file of `inputs`, which it reads, and with `fresh`, which removes the folder, anything
-    else than an earlier training.
+    That is a file of `inputs`, which the training reads. With `fresh`, which removes the folder, it
+    is also a folder with files that is no training's.
     """
     written = [folder] if fresh else [folder / name for name in _WRITTEN]
     check_outputs(written, inputs, "choose another folder with --out")
@@ -70,8 +70,8 @@ def check_folder(folder: Path, inputs: Iterable[str], *, fresh: bool) -> None:
         )
 
 
-class Folder:
-    """A training's folder: paths, and what is written there."""
+class TrainingFolder:
+    """A training's folder: the paths in it, and what is written there."""
 
     def __init__(self, path: Path, *, by_rule: bool) -> None:
         self.path = path
@@ -80,36 +80,36 @@ class Folder:
         self.work = path / "work"
 
     def open(self, request: TrainRequest, source: str, held_out: str) -> bool:
-        """Return whether there is a training to go on with; else create the folder for one.
+        """Return whether there is a training to resume; if not, create the folder for one.
 
         Raises InputError if the folder holds a training of another request.
         """
         about = self.path / _ABOUT
-        mark = digest(request, source, held_out)
+        request_digest = digest(request, source, held_out)
         if about.exists():
-            if json.loads(about.read_text())["digest"] != mark:
+            if json.loads(about.read_text())["digest"] != request_digest:
                 raise InputError.single(
                     str(self.path),
                     "holds a training of another request",
-                    "choose another folder with --out, or --fresh to throw it away",
+                    "choose another folder with --out, or remove it with --fresh",
                 )
             return (self.path / "state.safetensors").exists()
         self.path.mkdir(parents=True, exist_ok=True)
-        data = {"digest": mark, "request": request.to_json(), "versions": versions()}
+        data = {"digest": request_digest, "request": request.to_json(), "versions": versions()}
         about.write_text(json.dumps(data, indent=1) + "\n")
         return False
 
     def write_tables(self, rounds: Sequence[Round], selection: Selection | None) -> None:
-        """Write the curves, as CSV."""
+        """Write the learning curve and the evaluations, as CSV."""
         _write_table(self.path / "curve.csv", _ROUND, rounds)
         if selection is not None:
             _write_table(self.path / "held-out.csv", EVALUATED, selection.evaluations)
 
     def save_state(self, rounds: Sequence[Round], state: Mapping[str, NDArray[Any]]) -> None:
-        """Write what is needed to go on."""
+        """Write what is needed to resume the training."""
         from safetensors.numpy import save_file
 
-        rows = [[float(getattr(item, name)) for name in _ROUND] for item in rounds]
+        rows = [[float(getattr(one_round, name)) for name in _ROUND] for one_round in rounds]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(_ROUND))
         arrays = {**state, _ROUNDS: table}
         with whole_file(self.path / "state.safetensors") as part:
@@ -123,20 +123,22 @@ class Folder:
         rows = state.pop(_ROUNDS)
         if rows.shape[1] != len(_ROUND):
             raise InputError.single(
-                str(self.path), "holds a training of another closloop", "use --fresh, or --out"
+                str(self.path),
+                "holds a training of another version of closloop",
+                "use --fresh, or --out",
             )
         rounds = [Round(int(row[0]), int(row[1]), *map(float, row[2:])) for row in rows]
         return rounds, dict(state)
 
 
-def card(
+def checkpoint_card(
     request: TrainRequest,
     episodes: Episodes,
     architecture: Mapping[str, Any],
     parent: Mapping[str, Any],
     rounds: Sequence[Round],
 ) -> dict[str, Any]:
-    """Return what a checkpoint's card says of any training."""
+    """Return the part of a checkpoint's card that every training has."""
     import torch
 
     return {
@@ -156,8 +158,13 @@ def card(
             "python": platform.python_version(),
         },
         "curve": [
-            [item.episodes, round(item.reward, 6), round(item.loss, 6), round(item.explore, 4)]
-            for item in rounds
+            [
+                one_round.episodes,
+                round(one_round.reward, 6),
+                round(one_round.loss, 6),
+                round(one_round.explore, 4),
+            ]
+            for one_round in rounds
         ],
     }
 

@@ -1,4 +1,4 @@
-"""What a training by the protocol came to: which network is kept, of one seed, and of all seeds."""
+"""The outcome of a training by the protocol: the kept network, of one seed and of all seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = "result.json"
 
 @dataclass(frozen=True)
 class Gain:
-    """A relative gain with its 95 % interval over seeds; the bounds are NaN for a single seed."""
+    """A relative gain with its 95 % interval over seeds. For a single seed the bounds are NaN."""
 
     mean: float
     low: float
@@ -31,30 +31,32 @@ class Gain:
     n: int
 
     @staticmethod
-    def of(ours: Floats, theirs: Floats) -> Gain:
-        """Return the gain of log figures (seeds, conditions) over those of another tuner.
+    def of(log_values: Floats, reference: Floats) -> Gain:
+        """Return the gain of log values (seeds, conditions) over those of a reference tuner.
 
-        Seeds are the observations: the mean over conditions of each, with Student's t.
+        The observations are the seeds' means over conditions; the interval is Student's.
         """
-        return Gain.over((ours - theirs).mean(axis=1))
+        return Gain.over((log_values - reference).mean(axis=1))
 
     @staticmethod
     def over(differences: Sequence[float] | Floats) -> Gain:
-        """Return the gain from differences of log figures, one per observation."""
-        found: Estimate = t_interval(differences)
-        # less is better, so the bounds change places
-        mean, low, high = (float(-np.expm1(v)) for v in (found.mean, found.high, found.low))
-        return Gain(mean, low, high, found.n)
+        """Return the gain from differences of log values, one per observation."""
+        estimate: Estimate = t_interval(differences)
+        # lower values are better, so the bounds swap
+        logs = (estimate.mean, estimate.high, estimate.low)
+        mean, low, high = (float(-np.expm1(value)) for value in logs)
+        return Gain(mean, low, high, estimate.n)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One training: what it used, what ended it, and the kept network on the judging seeds.
+    """The result of one training: what it used, why it ended, and how good the kept network is.
 
-    `decisions` are queue decisions, `kept_at` those after which the kept network was saved.
-    `stopped` is `budget` or `patience`. The gains are over the placebo, and over the held-out
-    scenario's best static setting, which `best_static` names. `share` is how far the network is on
-    the way from the placebo to that; NaN where that is no better than the placebo.
+    `decisions` are queue decisions; the kept network was saved after `kept_at` of them. `stopped`
+    is `budget` or `patience`. The gains, on the judging seeds, are over the placebo and over the
+    held-out scenario's best static setting, which `best_static` names. `share` is the network's
+    improvement on the placebo as a share of the best static setting's improvement; NaN where the
+    static setting is no better than the placebo.
     """
 
     seed: int
@@ -74,7 +76,7 @@ class Result:
         return self.over_placebo.mean > 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON-ready data; a number that there is not is null."""
+        """Return the result as JSON-ready data. NaN becomes null."""
         data: dict[str, Any] = _plain(dataclasses.asdict(self))
         return data
 
@@ -94,10 +96,11 @@ def read_result(folder: Path) -> Result:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All training seeds of a network together.
+    """The trainings of a network from several seeds, together.
 
-    `over_placebo` and `over_static` are means over training seeds, with Student's interval: they
-    hold for another training seed. `wanted` of them must be `above` the placebo.
+    `over_placebo` and `over_static` are means over training seeds, with Student's interval, so they
+    also say what to expect of another training seed. `above` counts the seeds whose network is
+    better than the placebo; at least `wanted` must be.
     """
 
     seeds: int
@@ -109,40 +112,40 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether there are enough seeds, and enough of them above the placebo."""
+        """Whether there are enough seeds, and enough of them are above the placebo."""
         return self.seeds >= self.min_seeds and self.above >= self.wanted
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON-ready data; a number that there is not is null."""
+        """Return the verdict as JSON-ready data. NaN becomes null."""
         data: dict[str, Any] = _plain(dataclasses.asdict(self))
         data["least_seeds"] = data.pop("min_seeds")
         return {**data, "holds": self.holds}
 
     def in_words(self) -> str:
         """Return the verdict as a sentence."""
-        few = f"; the protocol wants {self.min_seeds} seeds" * (self.seeds < self.min_seeds)
+        few = f"; the protocol asks for {self.min_seeds} seeds" * (self.seeds < self.min_seeds)
         return (
-            f"{self.above} of {self.seeds} training seeds end above the placebo, "
-            f"{self.wanted} are wanted: {'holds' if self.holds else 'does not hold'}{few}"
+            f"{self.above} of {self.seeds} training seeds are better than the placebo, and "
+            f"{self.wanted} must be: {'holds' if self.holds else 'does not hold'}{few}"
         )
 
 
 def verdict(results: Sequence[Result], share_above: float, min_seeds: int) -> Verdict:
-    """Judge the training seeds of a network; `share_above` of them must beat the placebo.
+    """Judge the trainings of a network; a share of `share_above` must beat the placebo.
 
-    Of five, nine tenths are all five.
+    The share is rounded up: nine tenths of five seeds are five.
     """
 
-    def over(name: str) -> Gain:
-        return Gain.over([math.log1p(-getattr(one, name).mean) for one in results])
+    def mean_gain(name: str) -> Gain:
+        return Gain.over([math.log1p(-getattr(result, name).mean) for result in results])
 
     return Verdict(
         len(results),
-        sum(one.above for one in results),
+        sum(result.above for result in results),
         math.ceil(round(share_above * len(results), 9)),
         min_seeds,
-        over("over_placebo"),
-        over("over_static"),
+        mean_gain("over_placebo"),
+        mean_gain("over_static"),
     )
 
 
@@ -162,8 +165,8 @@ def _numbers(data: dict[str, Any]) -> dict[str, Any]:
 
 _BEST = "best."
 _ROWS = "evaluations"
-# A figure must be this much lower to be better: the log of a slowdown that differs by 0.01 %.
-_MIN = 1e-4
+# An evaluation is better only if its log slowdown is lower by this much: a slowdown 0.01 % lower.
+_MIN_IMPROVEMENT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,8 @@ class Evaluation:
     """One evaluation on the held-out scenario.
 
     `log_slowdown` is the mean over conditions and seeds of the logarithm of a trial's mean
-    slowdown. The gains are relative: 0.1 is a slowdown that is 10 % lower in the geometric mean,
-    than the placebo's, or than that of the best static setting there.
+    slowdown. The gains are relative to the placebo and to the scenario's best static setting: 0.1
+    is a slowdown that is 10 % lower in the geometric mean.
     """
 
     decisions: int
@@ -186,23 +189,23 @@ COLUMNS = ("decisions", "episodes", "log_slowdown", "over_placebo", "over_static
 
 
 class Selection:
-    """The evaluations so far, and the parameters of the best of them."""
+    """The evaluations so far, and the parameters of the best network."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
         self.evaluations: list[Evaluation] = []
-        self.kept: Arrays = {}
+        self.best_parameters: Arrays = {}
 
     @property
     def best(self) -> Evaluation | None:
-        """The evaluation of the network that is kept; None before the first."""
-        place = self._place()
-        return None if place < 0 else self.evaluations[place]
+        """The evaluation of the best network; None before the first evaluation."""
+        index = self._best_index()
+        return None if index < 0 else self.evaluations[index]
 
     @property
     def exhausted(self) -> bool:
         """Whether the last `patience` evaluations were no better than the best before them."""
-        return len(self.evaluations) - 1 - self._place() >= self._patience
+        return len(self.evaluations) - 1 - self._best_index() >= self._patience
 
     def add(self, evaluation: Evaluation, parameters: Mapping[str, NDArray[Any]]) -> bool:
         """Add an evaluation of a network; return whether the network is the best so far."""
@@ -210,27 +213,30 @@ class Selection:
         self.evaluations.append(evaluation)
         better = self.best is not before
         if better:
-            self.kept = {name: values.copy() for name, values in parameters.items()}
+            self.best_parameters = {name: values.copy() for name, values in parameters.items()}
         return better
 
-    def _place(self) -> int:
-        best, place = math.inf, -1
-        for number, one in enumerate(self.evaluations):
-            if one.log_slowdown < best - _MIN:
-                best, place = one.log_slowdown, number
-        return place
+    def _best_index(self) -> int:
+        lowest, best_index = math.inf, -1
+        for index, evaluation in enumerate(self.evaluations):
+            if evaluation.log_slowdown < lowest - _MIN_IMPROVEMENT:
+                lowest, best_index = evaluation.log_slowdown, index
+        return best_index
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is needed to go on."""
-        rows = [[float(getattr(one, name)) for name in COLUMNS] for one in self.evaluations]
+        """Return everything that is needed to resume."""
+        rows = [[float(getattr(entry, name)) for name in COLUMNS] for entry in self.evaluations]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(COLUMNS))
-        return {_ROWS: table, **{_BEST + name: values for name, values in self.kept.items()}}
+        return {
+            _ROWS: table,
+            **{_BEST + name: values for name, values in self.best_parameters.items()},
+        }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned; other entries are ignored."""
+        """Resume from what `state` returned. Other entries are ignored."""
         self.evaluations = [
             Evaluation(int(row[0]), int(row[1]), *map(float, row[2:])) for row in state[_ROWS]
         ]
-        self.kept = {
+        self.best_parameters = {
             name[len(_BEST) :]: values for name, values in state.items() if name.startswith(_BEST)
         }

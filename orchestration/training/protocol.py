@@ -1,4 +1,4 @@
-"""The protocol of training, as `protocol.yml` has it: budget, stopping rule, seeds, scenarios."""
+"""The protocol of training, read from `protocol.yml`: budget, stopping rule, seeds, scenarios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = Path(__file__).with_name("protocol.yml")
 
 
 class Training(StrictModel):
-    """The scenarios of some tuners under a transport."""
+    """The training scenario and the held-out scenario of some tuners under a transport."""
 
     tuners: tuple[str, ...]
     transport: str
@@ -24,7 +24,7 @@ class Training(StrictModel):
 
 
 class Protocol(StrictModel):
-    """What `protocol.yml` holds; each field is described there."""
+    """The content of `protocol.yml`, which describes each field."""
 
     version: int
     decisions: int
@@ -39,19 +39,21 @@ class Protocol(StrictModel):
     placebos: dict[str, dict[str, Scalar]]
 
     def training(self, tuner: str, transport: str = "") -> Training:
-        """Return the scenarios of a tuner, under its first transport if none is named.
+        """Return the scenarios of a tuner, by default under its first transport.
 
         Raises InputError if there are none.
         """
-        own = [item for item in self.trainings if tuner in item.tuners]
-        for item in own:
-            if transport in ("", item.transport):
-                return item
-        if not own:
+        trainings = [training for training in self.trainings if tuner in training.tuners]
+        for training in trainings:
+            if transport in ("", training.transport):
+                return training
+        if not trainings:
             raise InputError.single(
-                tuner, f"the protocol has no training of {tuner}", "say --episodes, without it"
+                tuner,
+                f"the protocol has no training of {tuner}",
+                "train it without the protocol, with --episodes",
             )
-        known = ", ".join(item.transport for item in own)
+        known = ", ".join(training.transport for training in trainings)
         raise InputError.single(
             "--transport", f"{tuner} is not trained under {transport!r}", f"use {known}"
         )
@@ -62,9 +64,9 @@ class Protocol(StrictModel):
         return TunerSpec(str(params.pop("name")), params)
 
     def rule(self, tuner: str, held_out: str, decisions: int = 0) -> Rule:
-        """Return the rule for a tuner, chosen on a held-out scenario, a campaign file.
+        """Return the rule for a tuner. `held_out` is the held-out scenario, a campaign file.
 
-        `decisions` replaces the budget, for a try.
+        `decisions`, if not 0, replaces the protocol's budget: for a trial run.
         """
         return Rule(
             protocol=self.version,
@@ -81,7 +83,7 @@ class Protocol(StrictModel):
 
 @dataclass(frozen=True)
 class Rule:
-    """How long to train, when to stop, and what to keep. See `protocol.yml`.
+    """How long to train, when to stop, and which network to keep. See `protocol.yml`.
 
     `decisions` counts queue decisions, and `held_out` is the path of a campaign file.
     """
@@ -97,7 +99,7 @@ class Rule:
     placebo: TunerSpec
 
     def due(self, decisions: int) -> int:
-        """Return how many evaluations belong to so many queue decisions."""
+        """Return how many evaluations are due after so many queue decisions."""
         return min(self.evaluations, decisions * self.evaluations // self.decisions)
 
     def in_words(self) -> str:
@@ -105,14 +107,14 @@ class Rule:
         return (
             f"{self.decisions:,} queue decisions at most; after each of {self.evaluations} equal "
             f"parts the network plays {self.choosing_seeds} held-out seeds greedily; the one with "
-            "the least mean logarithm of the mean slowdown, over conditions and seeds, is kept; "
+            "the lowest mean logarithm of the mean slowdown, over conditions and seeds, is kept; "
             f"{self.patience} evaluations in a row without a better one end the training; the kept "
             f"one is judged on {self.judging_seeds} further held-out seeds"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule as JSON-ready data, without the path of the held-out scenario."""
-        data = {key: value for key, value in vars(self).items() if key not in ("held_out",)}
+        data = {key: value for key, value in vars(self).items() if key != "held_out"}
         return {**data, "placebo": {"name": self.placebo.name, **self.placebo.params}}
 
 

@@ -1,8 +1,9 @@
 """Trains a network from several seeds side by side, each in a process and a folder of its own.
 
-A process is spawned and not forked: torch, which it imports, must not be in a process that forks.
-Seeds do not know of each other, so neither their order nor their number changes a network. Only the
-held-out figures of placebo and static settings are shared; they are played before the first seed.
+The processes are spawned, not forked, because of torch, which each of them imports. Trainings do
+not depend on each other, so neither their order nor their number changes a network. They only share
+the figures of the placebo and of the static settings on the held-out trials, which are played
+before the first training.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from orchestration.core.machine import noted_signals
 from orchestration.run import backend_factory
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import die_with
-from orchestration.training.episodes import Players
-from orchestration.training.evaluation import FILE, Evaluator, HeldOut, figure_of
+from orchestration.training.episodes import EpisodePool
+from orchestration.training.evaluation import FILE, Evaluator, HeldOut, log_slowdown_of
 from orchestration.training.files import Round, check_folder
 from orchestration.training.outcome import Result, read_result
 from orchestration.training.request import Episodes, TrainRequest
@@ -34,14 +35,16 @@ _TICK_S = 0.5
 
 @dataclass(frozen=True)
 class Listener:
-    """What is told of trainings by name: their rounds with the budget, and notes."""
+    """What trainings report, each by its name: rounds, with the budget; and notes."""
 
     round: Callable[[str, Round, int], None]
     note: Callable[[str, str], None]
 
 
 @dataclass
-class _Running:
+class _SeedProcess:
+    """A training that runs in a process of its own, and the pipe with its messages."""
+
     name: str
     process: BaseProcess
     pipe: Connection
@@ -54,13 +57,13 @@ def train_seeds(
     listener: Listener,
     *,
     fresh: bool = False,
-    place: Executor = THIS_MACHINE,
+    executor: Executor = THIS_MACHINE,
 ) -> dict[str, Result]:
     """Train every request in its folder below `folder`, and return the results by name.
 
-    The requests differ in their seeds only and have a rule; `jobs` cores are used. Episodes are
-    played at a `place`, which each seed's process is given. The same call goes on where it was.
-    Call it from the main thread.
+    The requests have a rule, and differ in their seeds only. `jobs` cores are used. Episodes are
+    played on `executor`; learning is on this machine. Called again, it resumes. Call it from the
+    main thread.
 
     Raises:
         InputError: a scenario is wrong, or a folder holds another training.
@@ -68,35 +71,33 @@ def train_seeds(
         Interrupted: SIGINT or SIGTERM came.
     """
     for name, request in requests.items():
-        check_folder(folder / name, request.reads, fresh=fresh)
-    if not _play_references(next(iter(requests.values())), folder, jobs, listener, place):
-        raise Interrupted(
-            "interrupted before the first training", "the same command goes on from here"
-        )
+        check_folder(folder / name, request.input_files, fresh=fresh)
+    if not _play_references(next(iter(requests.values())), folder, jobs, listener, executor):
+        raise Interrupted("interrupted before the first training", "the same command resumes it")
     side_by_side = max(1, min(len(requests), jobs))
-    each = max(1, jobs // side_by_side)
+    jobs_each = max(1, jobs // side_by_side)
     waiting = list(requests.items())
-    running: list[_Running] = []
+    running: list[_SeedProcess] = []
     failed: dict[str, ClosloopError] = {}
 
-    def tell(number: signal.Signals) -> None:
-        for one in running:
-            if one.process.is_alive():
-                os.kill(one.process.pid or 0, number)
+    def interrupt() -> None:
+        for training in running:
+            if training.process.is_alive():
+                os.kill(training.process.pid or 0, signal.SIGTERM)
 
-    with noted_signals(lambda: tell(signal.SIGTERM)) as signals:
-        told = False
+    with noted_signals(interrupt) as signals:
+        interrupted = False
         while running or (waiting and not signals):
             while waiting and len(running) < side_by_side and not signals:
-                running.append(_start(*waiting.pop(0), folder, each, fresh, place))
-            if signals and not told:
-                told = True
-                tell(signal.SIGTERM)
-            for one in _heard(running, listener, failed):
-                one.process.join()
-                running.remove(one)
+                running.append(_start(*waiting.pop(0), folder, jobs_each, fresh, executor))
+            if signals and not interrupted:
+                interrupted = True
+                interrupt()
+            for training in _pass_on_messages(running, listener, failed):
+                training.process.join()
+                running.remove(training)
     if signals:
-        raise Interrupted("interrupted", "the same command goes on from here")
+        raise Interrupted("interrupted", "the same command resumes the trainings")
     if failed:
         name, error = next(iter(failed.items()))
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -105,52 +106,53 @@ def train_seeds(
 
 
 def _play_references(
-    request: TrainRequest, folder: Path, jobs: int, listener: Listener, place: Executor
+    request: TrainRequest, folder: Path, jobs: int, listener: Listener, executor: Executor
 ) -> bool:
-    """Play placebo and static settings; return whether that was not interrupted."""
+    """Play the placebo and the static settings; return False if interrupted."""
     if request.rule is None:
-        raise ValueError("trainings from several seeds have a rule: give them one")
+        raise ValueError("trainings from several seeds need a rule: give them one")
     held_out = HeldOut(request, request.rule)
     backend = backend_factory.backend(Episodes(request).backend)
     first = held_out.trials(request.rule.placebo, range(1, 2))
-    place.check(backend, held_out.testbed, jobs, first)
-    players = Players(backend, jobs, figure_of, place)
+    executor.check(backend, held_out.testbed, jobs, first)
+    pool = EpisodePool(backend, jobs, log_slowdown_of, executor)
     work = folder / "work"
-    with noted_signals(players.kill) as signals:
-        judge = Evaluator(held_out, folder / FILE, work, players, lambda: not signals)
+    with noted_signals(pool.kill) as signals:
+        evaluator = Evaluator(held_out, folder / FILE, work, pool, lambda: not signals)
         try:
-            return judge.prepare(lambda text: listener.note("", text))
+            return evaluator.prepare(lambda text: listener.note("", text))
         finally:
-            players.close()
+            pool.close()
             shutil.rmtree(work, ignore_errors=True)
 
 
 def _start(
-    name: str, request: TrainRequest, folder: Path, jobs: int, fresh: bool, place: Executor
-) -> _Running:
+    name: str, request: TrainRequest, folder: Path, jobs: int, fresh: bool, executor: Executor
+) -> _SeedProcess:
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
-        target=_one, args=(request, folder, name, jobs, fresh, place, sender, os.getpid())
+        target=_train_in_process,
+        args=(request, folder, name, jobs, fresh, executor, sender, os.getpid()),
     )
     process.start()
     sender.close()
-    return _Running(name, process, receiver)
+    return _SeedProcess(name, process, receiver)
 
 
-def _one(
+def _train_in_process(
     request: TrainRequest,
     folder: Path,
     name: str,
     jobs: int,
     fresh: bool,
-    place: Executor,
+    executor: Executor,
     pipe: Connection,
     parent: int,
 ) -> None:
     """Train one request in this process, which process `parent` spawned for it."""
     die_with(parent)
-    os.setsid()  # Ctrl-C on a terminal does not come here: the parent passes it on, once
+    os.setsid()  # so that Ctrl-C on a terminal goes to the parent only, which passes it on once
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         train(
@@ -162,7 +164,7 @@ def _one(
             fresh=fresh,
             references=folder / FILE,
             note=pipe.send,
-            place=place,
+            executor=executor,
         )
     except Interrupted:
         pass
@@ -171,30 +173,30 @@ def _one(
     pipe.close()
 
 
-def _heard(
-    running: list[_Running], listener: Listener, failed: dict[str, ClosloopError]
-) -> list[_Running]:
-    """Pass on what trainings say within a moment, and return those that ended."""
+def _pass_on_messages(
+    running: list[_SeedProcess], listener: Listener, failed: dict[str, ClosloopError]
+) -> list[_SeedProcess]:
+    """Wait a moment for messages, and pass them on; return the trainings that have ended."""
     ended = []
-    ready = set(wait([one.pipe for one in running], _TICK_S))
-    for one in running:
-        if one.pipe not in ready:
+    ready = set(wait([training.pipe for training in running], _TICK_S))
+    for training in running:
+        if training.pipe not in ready:
             continue
         try:
-            said = one.pipe.recv()
+            message = training.pipe.recv()
         except (EOFError, OSError):
-            ended.append(one)
-            one.process.join()
-            if one.process.exitcode and one.name not in failed:
-                failed[one.name] = TrialError(
-                    f"its process ended with {one.process.exitcode}",
-                    "give the same command again: it goes on; with less memory use --jobs 1",
+            ended.append(training)
+            training.process.join()
+            if training.process.exitcode and training.name not in failed:
+                failed[training.name] = TrialError(
+                    f"its process ended with exit code {training.process.exitcode}",
+                    "give the same command again: it resumes; if memory is short, use --jobs 1",
                 )
             continue
-        if isinstance(said, ClosloopError):
-            failed[one.name] = said
-        elif isinstance(said, str):
-            listener.note(one.name, said)
+        if isinstance(message, ClosloopError):
+            failed[training.name] = message
+        elif isinstance(message, str):
+            listener.note(training.name, message)
         else:
-            listener.round(one.name, *said)
+            listener.round(training.name, *message)
     return ended

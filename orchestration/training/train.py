@@ -1,7 +1,8 @@
-"""Trains a tuner: rounds of episodes, learning in between, a checkpoint after each round.
+"""Trains a tuner in rounds: play episodes, learn from them, save a checkpoint.
 
-By a rule (see `protocol`), the network also plays a held-out scenario now and then, which decides
-when to stop and which network is kept. `files` says what a training leaves behind.
+With a rule of the protocol (`orchestration.training.protocol`), the network also plays a held-out
+scenario several times, which decides when to stop and which network is kept. The files of a
+training are described in `orchestration.training.files`.
 
 Everything follows from the request: with a deterministic backend, the same request gives the same
 network, bit for bit, whether or not it was interrupted and resumed.
@@ -23,9 +24,9 @@ from orchestration.core.ports import Backend
 from orchestration.core.trial import TrialSpec
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import Job
-from orchestration.training.episodes import Players, Trace, episode_job
-from orchestration.training.evaluation import FILE, Evaluator, HeldOut, figure_of
-from orchestration.training.files import Folder, Round, card, check_folder
+from orchestration.training.episodes import EpisodePool, Trace, episode_job
+from orchestration.training.evaluation import FILE, Evaluator, HeldOut, log_slowdown_of
+from orchestration.training.files import Round, TrainingFolder, check_folder, checkpoint_card
 from orchestration.training.outcome import FILE as RESULT
 from orchestration.training.outcome import Selection, write_result
 from orchestration.training.request import (
@@ -37,13 +38,13 @@ from orchestration.training.request import (
 )
 from tuners.learning import checkpoint as files
 from tuners.learning.learner import Learner, NotANumberError
-from tuners.learning.networks import finite
+from tuners.learning.networks import all_finite
 
-# Replay memories are up to a hundred megabytes.
+# The state has replay memories of up to a hundred megabytes, so it is not saved at every round.
 _STATE_EVERY_S = 20.0
 
 Listener = Callable[[Round, int], None]
-GoOn = Callable[[], bool]
+ShouldContinue = Callable[[], bool]
 
 
 def train(
@@ -56,80 +57,88 @@ def train(
     fresh: bool = False,
     references: Path | None = None,
     note: Callable[[str], None] = lambda text: None,
-    place: Executor = THIS_MACHINE,
+    executor: Executor = THIS_MACHINE,
 ) -> Path:
     """Train as long as the request says, and return the checkpoint's path.
 
-    A folder with the same request is resumed. Call it from the main thread. `listener` gets each
-    round with the training's length, in queue decisions if the request has a rule, else in
-    episodes; `note` gets what else happens. `references` is the file that keeps the held-out
-    figures of placebo and static settings, by default in the folder; trainings share one. Episodes
-    are played at a `place`; learning is here.
+    A training of the same request in `folder` is resumed. Call it from the main thread. `listener`
+    gets each round, and the training's length: in queue decisions if the request has a rule, else
+    in episodes. `note` gets texts about everything else. `references` is the file with the held-out
+    figures of placebo and static settings, by default in `folder`; several trainings can share it.
+    Episodes are played on `executor`; learning is on this machine.
 
     Raises:
         InputError: a scenario is wrong, or the folder holds another training.
-        TrialError: an episode failed, or a loss or an observation is not a number; the last good
+        TrialError: an episode failed, or a loss or an observation is not a number. The last good
             checkpoint is kept.
-        Interrupted: SIGINT or SIGTERM came; the same request goes on from the last round saved.
+        Interrupted: SIGINT or SIGTERM came. The same request resumes from the last saved round.
     """
     episodes = Episodes(request)
     held_out = _held_out(request, episodes.backend)
-    place.check(backend, episodes.testbed, jobs, [])
-    check_folder(folder, request.reads, fresh=fresh)
+    executor.check(backend, episodes.testbed, jobs, [])
+    check_folder(folder, request.input_files, fresh=fresh)
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    training = _Training(request, episodes, Folder(folder, by_rule=held_out is not None), held_out)
+    training = _Training(
+        request, episodes, TrainingFolder(folder, by_rule=held_out is not None), held_out
+    )
     if training.finished:
         return training.folder.checkpoint
-    place.check(backend, episodes.testbed, jobs, [training.episode(0)])
-    players = Players(backend, jobs, place=place)
-    judges = Players(backend, jobs, figure_of, place)
+    executor.check(backend, episodes.testbed, jobs, [training.episode(0)])
+    pool = EpisodePool(backend, jobs, executor=executor)
+    evaluation_pool = EpisodePool(backend, jobs, log_slowdown_of, executor)
 
     def kill() -> None:
-        players.kill()
-        judges.kill()
+        pool.kill()
+        evaluation_pool.kill()
 
     with noted_signals(kill) as signals:
 
-        def go_on() -> bool:
+        def should_continue() -> bool:
             return not signals
 
         try:
-            judge = None
+            evaluator = None
             if held_out is not None:
                 file = references or folder / FILE
-                judge = Evaluator(held_out, file, folder / "work", judges, go_on)
-                judge.prepare(note)
-            training.run(players, judge, listener, note, go_on)
+                work = folder / "work"
+                evaluator = Evaluator(held_out, file, work, evaluation_pool, should_continue)
+                evaluator.prepare(note)
+            training.run(pool, evaluator, listener, note, should_continue)
         finally:
-            players.close()
-            judges.close()
+            pool.close()
+            evaluation_pool.close()
             shutil.rmtree(folder / "work", ignore_errors=True)
     if signals:
         raise Interrupted(
-            f"interrupted after {training.done} episodes", "the same command goes on from here"
+            f"interrupted after {training.done} episodes", "the same command resumes it"
         )
     return training.folder.checkpoint
 
 
 def _held_out(request: TrainRequest, backend: str) -> HeldOut | None:
+    """Return the held-out trials of a request with a rule. They need the training's backend."""
     if request.rule is None:
         return None
-    found = HeldOut(request, request.rule)
-    if found.backend != backend:
+    held_out = HeldOut(request, request.rule)
+    if held_out.backend != backend:
         raise InputError.single(
             request.rule.held_out,
-            f"runs on {found.backend}, and the training on {backend}",
+            f"runs on {held_out.backend}, and the training on {backend}",
             "name one backend with --on",
         )
-    return found
+    return held_out
 
 
 class _Training:
-    """One call of `train`."""
+    """The state of one call of `train`."""
 
     def __init__(
-        self, request: TrainRequest, episodes: Episodes, folder: Folder, held_out: HeldOut | None
+        self,
+        request: TrainRequest,
+        episodes: Episodes,
+        folder: TrainingFolder,
+        held_out: HeldOut | None,
     ) -> None:
         self._request = request
         self._episodes = episodes
@@ -139,44 +148,48 @@ class _Training:
         self._rounds: list[Round] = []
         self._saved_s = 0.0
         self._parent: dict[str, Any] = {}
-        self._learner = self._make()
-        begun = folder.open(request, episodes.source, held_out.source if held_out else "")
+        self._learner = self._make_learner()
+        can_resume = folder.open(request, episodes.source, held_out.source if held_out else "")
         self.finished = (folder.path / RESULT).exists()
-        if begun and not self.finished:
+        if can_resume and not self.finished:
             self._resume()
-        elif not begun:
+        elif not can_resume:
             self._save()
 
     @property
     def done(self) -> int:
-        """How many episodes were played."""
+        """The number of episodes that were played."""
         return self._rounds[-1].episodes if self._rounds else 0
 
     @property
     def _decisions(self) -> int:
         return self._rounds[-1].decisions if self._rounds else 0
 
-    def _make(self) -> Learner:
+    def _make_learner(self) -> Learner:
+        """Return the learner, with the network of `init` if the request names one."""
         request, testbed = self._request, self._episodes.testbed
         parent = files.load(request.init) if request.init else None
         self._parent = parent.card if parent else {}
         settings = request.settings
         if request.rule is not None:
+            # the time constant is in readings of the fabric, the budget in decisions of its queues
             readings = request.rule.decisions / len(testbed.queues)
             decay = request.rule.explore_decay * readings
-            settings = with_exploration(request.of_learner, settings, decay)
+            settings = with_exploration(request.learner_reference, settings, decay)
 
-        def made(parameters: Any) -> Learner:
-            return make_learner(request.of_learner, request.seed, testbed, settings, parameters)
+        def new_learner(parameters: Any) -> Learner:
+            return make_learner(
+                request.learner_reference, request.seed, testbed, settings, parameters
+            )
 
-        learner = made(parent.arrays if parent else None)
+        learner = new_learner(parent.arrays if parent else None)
         if request.per_switch:
             count = len(testbed.switches)
-            own = {
+            copies = {
                 name: values if len(values) == count else np.repeat(values, count, axis=0)
                 for name, values in learner.parameters().items()
             }
-            learner = made(own)
+            learner = new_learner(copies)
         return learner
 
     def _resume(self) -> None:
@@ -188,64 +201,66 @@ class _Training:
 
     def run(
         self,
-        players: Players,
-        judge: Evaluator | None,
+        pool: EpisodePool,
+        evaluator: Evaluator | None,
         listener: Listener,
         note: Callable[[str], None],
-        go_on: GoOn,
+        should_continue: ShouldContinue,
     ) -> None:
-        """Play and learn, round by round, and judge now and then if there is a judge."""
+        """Play and learn, round by round; with an evaluator, evaluate whenever it is due."""
         begin_s = time.monotonic()
         rule = self._request.rule
         total = rule.decisions if rule else self._request.episodes
         try:
-            while go_on():
-                if judge is not None and self._selection is not None:
-                    if judge.due(self._decisions, self._selection):
-                        self._evaluate(judge, self._selection, note)
+            while should_continue():
+                if evaluator is not None and self._selection is not None:
+                    if evaluator.due(self._decisions, self._selection):
+                        self._evaluate(evaluator, self._selection, note)
                         continue
-                    if judge.over(self._decisions, self._selection):
-                        self._conclude(judge, self._selection, begin_s)
+                    if evaluator.over(self._decisions, self._selection):
+                        self._conclude(evaluator, self._selection, begin_s)
                         break
                 elif self.done >= total:
                     break
-                round_ = self._round(players, go_on)
-                if round_ is not None:
-                    listener(round_, total)
+                done_round = self._round(pool, should_continue)
+                if done_round is not None:
+                    listener(done_round, total)
         finally:
             self._save_state()
 
     def _evaluate(
-        self, judge: Evaluator, selection: Selection, note: Callable[[str], None]
+        self, evaluator: Evaluator, selection: Selection, note: Callable[[str], None]
     ) -> None:
-        found = judge.evaluate(self.folder.latest, self._decisions, self.done)
-        if found is None:
+        """Play the network on the held-out trials, and keep it if it is the best so far."""
+        evaluation = evaluator.evaluate(self.folder.latest, self._decisions, self.done)
+        if evaluation is None:
             return
-        kept = selection.add(found, self._learner.parameters())
+        kept = selection.add(evaluation, self._learner.parameters())
         note(
-            f"held-out: {found.over_placebo:+.1%} over the placebo, {found.over_static:+.1%} over "
-            f"the best static setting{': kept' if kept else ''}"
+            f"held-out: {evaluation.over_placebo:+.1%} over the placebo, "
+            f"{evaluation.over_static:+.1%} over the best static setting{': kept' if kept else ''}"
         )
         self._save()
         self._save_state()
 
-    def _conclude(self, judge: Evaluator, selection: Selection, begin_s: float) -> None:
-        """Judge the network that is kept, and write down what the training came to."""
-        result = judge.result(self.folder.checkpoint, self._rounds[-1], selection, begin_s)
+    def _conclude(self, evaluator: Evaluator, selection: Selection, begin_s: float) -> None:
+        """Judge the kept network on the judging seeds, and write the training's result."""
+        result = evaluator.result(self.folder.checkpoint, self._rounds[-1], selection, begin_s)
         if result is None:
             return
-        said = self._card() | {"judged": result.to_json()}
-        del said["judged"]["wall_s"]
-        files.save(self.folder.checkpoint, selection.kept, said)
+        card = self._card() | {"judged": result.to_json()}
+        del card["judged"]["wall_s"]
+        files.save(self.folder.checkpoint, selection.best_parameters, card)
         write_result(self.folder.path, result)
 
-    def _round(self, players: Players, go_on: GoOn) -> Round | None:
+    def _round(self, pool: EpisodePool, should_continue: ShouldContinue) -> Round | None:
+        """Play the next episodes and learn from them; None if interrupted."""
         begin = time.monotonic()
         count = self._request.actors
         if self._request.rule is None:
             count = min(count, self._request.episodes - self.done)
         numbers = range(self.done, self.done + count)
-        traces = players.play([self._job(number) for number in numbers], go_on)
+        traces = pool.play([self._job(number) for number in numbers], should_continue)
         if len(traces) < count:
             return None
         played = time.monotonic()
@@ -254,13 +269,13 @@ class _Training:
         readings = sum(len(next(iter(trace.values()))) for trace in traces if trace)
         decisions = self._decisions + readings * len(self._episodes.testbed.queues)
         times = {"act_s": played - begin, "learn_s": learned - played}
-        round_ = Round(self.done + count, decisions, *figures, **times)
-        self._rounds.append(round_)
+        done_round = Round(self.done + count, decisions, *figures, **times)
+        self._rounds.append(done_round)
         self._save()
-        return round_
+        return done_round
 
     def episode(self, number: int) -> TrialSpec:
-        """Return an episode to be played with the network so far."""
+        """Return an episode that is played by the network as it is now."""
         acting = self._learner.acting()
         return with_tuner(self._episodes[number], self._request, self.folder.latest, acting)
 
@@ -270,14 +285,15 @@ class _Training:
         return episode_job(self.episode(number), self._episodes.testbed, work)
 
     def _learn(self, traces: list[Trace]) -> tuple[float, float, float]:
+        """Learn from the traces; return the means of reward, loss and exploration."""
         rows = []
         try:
             for trace in traces:
                 if not all(np.isfinite(values).all() for values in trace.values()):
-                    raise NotANumberError("an observation or a reward is no number")
+                    raise NotANumberError("an observation or a reward is not a number")
                 rows.append(self._learner.learn(trace))
-            if not finite(self._learner.parameters()):
-                raise NotANumberError("a parameter is no number")
+            if not all_finite(self._learner.parameters()):
+                raise NotANumberError("a parameter is not a number")
         except NotANumberError as error:
             raise TrialError(
                 f"training stopped after {self.done} episodes: {error}",
@@ -289,7 +305,7 @@ class _Training:
             raise InputError.single(
                 self._request.scenario,
                 "its episodes have nothing to learn from",
-                "make them longer, or send more",
+                "make them longer, or send more traffic",
             )
         mean = [float(np.mean([row[key] for row in rows])) for key in ("reward", "loss", "explore")]
         return mean[0], mean[1], mean[2]
@@ -301,10 +317,10 @@ class _Training:
             self._save_state()
 
     def _save_networks(self) -> None:
-        """Save the network that plays, and by a rule the one that is kept."""
+        """Save the network that plays next, and with a rule the best one so far."""
         files.save(self.folder.latest, self._learner.parameters(), self._card())
-        if self._selection is not None and self._selection.kept:
-            files.save(self.folder.checkpoint, self._selection.kept, self._card())
+        if self._selection is not None and self._selection.best_parameters:
+            files.save(self.folder.checkpoint, self._selection.best_parameters, self._card())
 
     def _save_state(self) -> None:
         state = dict(self._learner.state())
@@ -315,23 +331,23 @@ class _Training:
 
     def _card(self) -> dict[str, Any]:
         request, selection = self._request, self._selection
-        said = card(
+        card = checkpoint_card(
             request, self._episodes, self._learner.architecture(), self._parent, self._rounds
         )
         if request.rule is None or selection is None or self._held_out is None:
-            return said
-        return said | {
+            return card
+        return card | {
             "protocol": request.rule.protocol,
             "rule": request.rule.in_words(),
             "kept_at": selection.best.decisions if selection.best else 0,
             "held_out": self._held_out.source,
             "held_out_curve": [
                 [
-                    one.decisions,
-                    round(one.log_slowdown, 6),
-                    round(one.over_placebo, 4),
-                    round(one.over_static, 4),
+                    evaluation.decisions,
+                    round(evaluation.log_slowdown, 6),
+                    round(evaluation.over_placebo, 4),
+                    round(evaluation.over_static, 4),
                 ]
-                for one in selection.evaluations
+                for evaluation in selection.evaluations
             ],
         }

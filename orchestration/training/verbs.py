@@ -1,6 +1,7 @@
-"""`closloop train`: trains a tuner by the protocol, or for a number of episodes.
+"""The verbs `closloop train` and `closloop distill`.
 
-`closloop distill` makes boosted trees of RL-CC's network.
+`train` trains a tuner by the protocol, or for a number of episodes. `distill` turns RL-CC's network
+into boosted trees.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ if TYPE_CHECKING:
     from orchestration.training.request import TrainRequest
     from orchestration.training.rlcc.distill import Round
 
-# Each is a training of its own.
+# Each seed is a training of its own.
 _MAX_SEEDS = 1_000
 
 
 @dataclass(frozen=True)
 class ByProtocol:
-    """Options: a training by the protocol."""
+    """The options of a training by the protocol."""
 
-    seeds: Annotated[str, "Training seeds, like 1-5 or 1,3; default: as many as it wants."] = ""
+    seeds: Annotated[
+        str, "Training seeds, like 1-5 or 1,3; default: as many as the protocol asks for."
+    ] = ""
     transport: Annotated[str, "Train under dctcp or dcqcn (with PFC); default: dctcp."] = ""
-    held_out: Annotated[str, "With --scenario: the campaign file that stops and chooses."] = ""
+    held_out: Annotated[
+        str, "With --scenario: the campaign file of the held-out trials, which choose the network."
+    ] = ""
     decisions: Annotated[
-        int, typer.Option(min=0, help="Another budget of queue decisions, for a try.")
+        int, typer.Option(min=0, help="Another budget of queue decisions, for a trial run.")
     ] = 0
 
     def given(self) -> list[str]:
@@ -46,7 +51,7 @@ class ByProtocol:
 
 @dataclass(frozen=True)
 class _Options:
-    """What is asked of either kind of training; `request` lacks its scenario and length."""
+    """Options of both kinds of training. `request` has no scenario and no length yet."""
 
     request: TrainRequest
     scenario: str
@@ -56,11 +61,11 @@ class _Options:
 
     @property
     def name(self) -> str:
-        """What the training is called."""
-        return short_name(self.request.of_learner)
+        """The name of the training: that of its learner."""
+        return short_name(self.request.learner_reference)
 
-    def having(self, scenario: str, **values: Any) -> TrainRequest:
-        """Return the request with its scenario, and other values of some fields."""
+    def complete_request(self, scenario: str, **values: Any) -> TrainRequest:
+        """Return the request with its scenario and with these values of other fields."""
         from orchestration.training.request import find_scenario
 
         return replace(self.request, scenario=find_scenario(scenario), **values)
@@ -76,37 +81,40 @@ def train(
     ] = "",
     backend: Annotated[str, "--on", "Train on this backend: emulated or fluid."] = "",
     episodes: Annotated[
-        int, typer.Option(min=0, help="Play so many episodes in all, without the protocol.")
+        int, typer.Option(min=0, help="Train for so many episodes, without the protocol.")
     ] = 0,
     actors: Annotated[
         int,
         typer.Option(
-            min=1, max=10_000, help="Episodes played with the same network. Part of the result."
+            min=1, max=10_000, help="Episodes played with the same network. Changes the result."
         ),
     ] = 2,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=0, help="Cores to use; 0: all of them.")
     ] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="With --episodes: decides every draw; default: 1.")
+        int | None,
+        typer.Option(min=0, help="With --episodes: the seed of all random draws; default: 1."),
     ] = None,
-    init: Annotated[str, "Go on from this checkpoint's network: a name, or a file."] = "",
-    per_switch: Annotated[bool, "A network for each switch (acc and pet)."] = False,
+    init: Annotated[str, "Begin with the network of this checkpoint: a name, or a file."] = "",
+    per_switch: Annotated[bool, "Train a network for each switch (acc and pet)."] = False,
     cluster: ClusterOption = "",
     setting: Annotated[list[str], "--set", "A setting of the learner or tuner: NAME=VALUE."] = [],  # noqa: B006
     architecture: Annotated[str, "rl-cc's network: mlp or lstm."] = "",
     out: Annotated[Path | None, "The folder; default: below runs/train."] = None,
-    fresh: Annotated[bool, "Throw an earlier training in the folder away."] = False,
+    fresh: Annotated[bool, "Remove an earlier training in the folder."] = False,
     as_json: Json = False,
 ) -> None:
     """Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was.
 
-    By the protocol (docs/tuners.md): from several seeds side by side, each with the same budget of
-    decisions; a held-out scenario decides when to stop and which network is kept, and the table at
-    the end says how many seeds ended above the placebo. With --episodes: one plain training.
+    By default it follows the protocol (docs/tuners.md): it trains from several seeds side by side,
+    each with the same budget of decisions. A held-out scenario decides when to stop and which
+    network is kept. The table at the end says how many seeds are better than the placebo. With
+    --episodes, it trains once, for so many episodes.
 
-    Then use it: `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}` in a campaign, or a list
-    of them. rl-cc is trained in ns-3, an update of its network an episode.
+    To use the network, write `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}` in a
+    campaign; `checkpoint` can also be a list. rl-cc is trained in ns-3, with one update of its
+    network per episode.
 
     Examples: closloop train acc --transport dcqcn --seeds 1-10
 
@@ -126,50 +134,58 @@ def train(
     if find_spec("torch") is None:
         raise not_installed("training", "torch", "learn")
     if tuner == "rl-cc":
-        foreign = (scenario, backend, init, per_switch or "", cluster, *setting, *by.given())
-        if any(foreign):
+        not_accepted = (scenario, backend, init, per_switch or "", cluster, *setting, *by.given())
+        if any(not_accepted):
             raise InputError.single(
                 "rl-cc",
-                "takes --architecture, --episodes, --seed, --out and --fresh",
-                "leave the rest out",
+                "takes --architecture, --episodes, --seed, --out and --fresh only",
+                "leave out the other options",
             )
-        _train_rlcc(architecture or "mlp", episodes or 100, _or_1(seed), out, fresh)
+        _train_rlcc(architecture or "mlp", episodes or 100, 1 if seed is None else seed, out, fresh)
         return
     if architecture:
         raise InputError.single("--architecture", f"{tuner} has one network", "leave it out")
-    settings, params = split_settings(tuner, dict(_read(text) for text in setting))
+    settings, params = split_settings(tuner, dict(_parse_setting(text) for text in setting))
     if per_switch and not getattr(learner_class(tuner), "per_switch", False):
         what = f"{tuner} has one network for all switches"
         raise InputError.single("--per-switch", what, "leave it out")
-    own = tuner if is_file(tuner) else ""
+    own_learner = tuner if is_file(tuner) else ""
     request = TrainRequest(
         acting_tuner(tuner),
-        *("", backend, episodes, actors, _or_1(seed), init, per_switch, settings, params),
-        learner=own,
+        scenario="",
+        backend=backend,
+        episodes=episodes,
+        actors=actors,
+        seed=1 if seed is None else seed,
+        init=init,
+        per_switch=per_switch,
+        settings=settings,
+        params=params,
+        learner=own_learner,
     )
-    if own and not scenario:
-        what = "a learner of one's own has no scenario of ours"
+    if own_learner and not scenario:
+        what = "the protocol has no scenario for a learner of your own"
         raise InputError.single("--scenario", what, "name a campaign file")
-    asked = _Options(request, scenario, out, fresh, cluster)
+    options = _Options(request, scenario, out, fresh, cluster)
     if not episodes:
         if seed is not None:
             what = "the protocol trains several seeds"
             raise InputError.single("--seed", what, f"use --seeds {seed}")
-        _by_protocol(asked, by, jobs, as_json=as_json)
+        _by_protocol(options, by, jobs, as_json=as_json)
         return
     if given := by.given():
         raise InputError.single(
-            "--episodes", f"a training by episodes takes no {', '.join(given)}", "leave one out"
+            "--episodes", f"cannot be used with {', '.join(given)}", "leave out one or the other"
         )
-    _by_episodes(asked, jobs)
+    _by_episodes(options, jobs)
 
 
 def _cores(slots: int, jobs: int) -> int:
-    """Return how many episodes are played at once, at most; `jobs` if it says that."""
+    """Return how many episodes to play at once: `jobs`, else the executor's slots or cores."""
     return jobs or slots or len(os.sched_getaffinity(0))
 
 
-def _by_episodes(asked: _Options, jobs: int) -> None:
+def _by_episodes(options: _Options, jobs: int) -> None:
     """Train once, for a number of episodes."""
     from orchestration.analysis.learning_curve import write_curve
     from orchestration.run import backend_factory
@@ -177,25 +193,25 @@ def _by_episodes(asked: _Options, jobs: int) -> None:
     from orchestration.training.request import Episodes
     from orchestration.training.train import train as run
 
-    request = asked.having(asked.scenario or asked.name)
+    request = options.complete_request(options.scenario or options.name)
     engine = backend_factory.backend(Episodes(request).backend)
-    folder = asked.out or Path("runs/train") / asked.name
-    with executor_named(asked.cluster) as place, Display("episode") as display:
+    folder = options.out or Path("runs/train") / options.name
+    with executor_named(options.cluster) as executor, Display("episode") as display:
         checkpoint = run(
             request,
             engine,
             folder,
-            min(request.actors, _cores(place.slots(), jobs)),
-            lambda done, total: display.round(asked.name, done, total),
-            fresh=asked.fresh,
-            place=place,
+            min(request.actors, _cores(executor.slots(), jobs)),
+            lambda done, total: display.round(options.name, done, total),
+            fresh=options.fresh,
+            executor=executor,
         )
-    page = write_curve(folder / "curve.csv", asked.name)
+    page = write_curve(folder / "curve.csv", options.name)
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {page}")
 
 
-def _by_protocol(asked: _Options, by: ByProtocol, jobs: int, *, as_json: bool) -> None:
-    """Train every seed by the protocol, and print what they came to."""
+def _by_protocol(options: _Options, by: ByProtocol, jobs: int, *, as_json: bool) -> None:
+    """Train every seed by the protocol, and print the results."""
     from orchestration.analysis.learning_curve import write_curve
     from orchestration.training.display import Display, show_results
     from orchestration.training.outcome import verdict
@@ -204,44 +220,42 @@ def _by_protocol(asked: _Options, by: ByProtocol, jobs: int, *, as_json: bool) -
     from orchestration.training.seeds import Listener, train_seeds
 
     protocol = load_protocol()
-    planned = protocol.training(asked.name, by.transport)
-    if bool(asked.scenario) != bool(by.held_out):
+    planned = protocol.training(options.name, by.transport)
+    if bool(options.scenario) != bool(by.held_out):
         raise InputError.single(
             "--scenario",
             "a training by the protocol needs a scenario and a held-out one",
             "give --scenario and --held-out, or train by --episodes",
         )
     held_out = find_scenario(by.held_out or planned.held_out)
-    rule = protocol.rule(asked.name, held_out, by.decisions)
-    numbers = _numbers(by.seeds) if by.seeds else list(range(1, protocol.min_seeds + 1))
-    name = f"{asked.name}-{planned.transport}"
-    scenario = asked.scenario or planned.scenario
+    rule = protocol.rule(options.name, held_out, by.decisions)
+    numbers = _seed_numbers(by.seeds) if by.seeds else list(range(1, protocol.min_seeds + 1))
+    name = f"{options.name}-{planned.transport}"
+    scenario = options.scenario or planned.scenario
     requests = {
-        f"{name}-{number}": asked.having(scenario, seed=number, rule=rule) for number in numbers
+        f"{name}-{number}": options.complete_request(scenario, seed=number, rule=rule)
+        for number in numbers
     }
-    folder = asked.out or Path("runs/train") / name
-    with executor_named(asked.cluster) as place, Display("decision") as display:
+    folder = options.out or Path("runs/train") / name
+    with executor_named(options.cluster) as executor, Display("decision") as display:
         listener = Listener(display.round, display.note)
-        cores = _cores(place.slots(), jobs)
-        results = train_seeds(requests, folder, cores, listener, fresh=asked.fresh, place=place)
-    for one in requests:
-        write_curve(folder / one / "curve.csv", one)
-    found = verdict(list(results.values()), protocol.share_above, protocol.min_seeds)
-    if as_json:
-        print_json(
-            {
-                "folder": str(folder),
-                "protocol": protocol.version,
-                "networks": {
-                    one: {"checkpoint": str(folder / one / "checkpoint.safetensors")}
-                    | result.to_json()
-                    for one, result in results.items()
-                },
-                **found.to_json(),
-            }
+        cores = _cores(executor.slots(), jobs)
+        results = train_seeds(
+            requests, folder, cores, listener, fresh=options.fresh, executor=executor
         )
+    for training in requests:
+        write_curve(folder / training / "curve.csv", training)
+    of_all = verdict(list(results.values()), protocol.share_above, protocol.min_seeds)
+    if as_json:
+        networks = {
+            training: {"checkpoint": str(folder / training / "checkpoint.safetensors")}
+            | result.to_json()
+            for training, result in results.items()
+        }
+        about = {"folder": str(folder), "protocol": protocol.version, "networks": networks}
+        print_json({**about, **of_all.to_json()})
     else:
-        show_results(results, found)
+        show_results(results, of_all)
         typer.echo(f"networks: {folder}/{name}-*/checkpoint.safetensors, curves: curve.html there")
 
 
@@ -268,32 +282,27 @@ def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fr
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {folder / 'curve.csv'}")
 
 
-def _numbers(text: str) -> list[int]:
-    """Return `1-5` or `1,3,7-9` as numbers."""
-
-    found: dict[int, None] = {}
+def _seed_numbers(text: str) -> list[int]:
+    """Return the seeds of a text like `1-5` or `1,3,7-9`. Raises InputError for other texts."""
+    seeds: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InputError.single("--seeds", f"{text!r} are no seeds", "like 1-5, or 1,3,7")
         numbers = range(int(first), int(last or first) + 1)
-        # not len(numbers), which is for what fits into a C integer
-        if len(found) + numbers.stop - numbers.start > _MAX_SEEDS:
+        # not len(numbers), which fails for numbers that do not fit into a C integer
+        if len(seeds) + numbers.stop - numbers.start > _MAX_SEEDS:
             raise InputError.single(
                 "--seeds", f"{text!r} are more than {_MAX_SEEDS:,} seeds", "use fewer"
             )
-        found |= dict.fromkeys(numbers)
-    if not found:
+        seeds |= dict.fromkeys(numbers)
+    if not seeds:
         raise InputError.single("--seeds", f"{text!r} has none", "like 1-5, or 1,3,7")
-    return list(found)
+    return list(seeds)
 
 
-def _or_1(seed: int | None) -> int:
-    return 1 if seed is None else seed
-
-
-def _read(text: str) -> tuple[str, Any]:
-
+def _parse_setting(text: str) -> tuple[str, Any]:
+    """Return name and value of a text like NAME=VALUE. Raises InputError for other texts."""
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise InputError.single("--set", f"{text!r} is no NAME=VALUE", "like learning_rate=0.0003")
@@ -313,35 +322,36 @@ def distill(
     output: Annotated[Path, "--output", "-o", "The trees, for `closloop compile`."] = Path(
         "model.json"
     ),
-    trees: Annotated[int, typer.Option(min=1, help="At most so many.")] = 10,
-    depth: Annotated[int, typer.Option(min=1, max=8, help="Levels of each.")] = 4,
-    operations: Annotated[int, typer.Option(min=1, help="At most so many a decision.")] = 150,
+    trees: Annotated[int, typer.Option(min=1, help="Trees, at most.")] = 10,
+    depth: Annotated[int, typer.Option(min=1, max=8, help="Levels of each tree.")] = 4,
+    operations: Annotated[int, typer.Option(min=1, help="Operations per decision, at most.")] = 150,
     rounds: Annotated[
-        int, typer.Option(min=1, help="At most so many: from the second on, the trees drive.")
+        int, typer.Option(min=1, help="Rounds, at most. From the second on, the trees drive.")
     ] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of all random draws.")] = 1,
 ) -> None:
     """Distil RL-CC's network into boosted trees, which a NIC computes.
 
-    The network drives in ns-3, then the trees drive and the network labels, until goodput agrees
-    within 1 % and latency within 5 %. Beside the trees: NAME.md, the report, and NAME.svg, loss by
-    trees and depth.
+    In the first round the network controls the flows in ns-3. Then the trees do, and the network
+    says what it would have done in their place, until goodput agrees within 1 % and latency within
+    5 %. Next to the trees two files are written: the report NAME.md, and NAME.svg with the error by
+    number and depth of trees.
 
-    Exit code: 0 they agree, 1 they do not after all rounds.
+    Exit code: 0 if they agree, 1 if they do not after all rounds.
     """
     from orchestration.core.outputs import check_outputs, write_output
-    from orchestration.training.rlcc.distill import Budget, report, teacher_of, trade_picture
+    from orchestration.training.rlcc.distill import Budget, error_picture, report, teacher_of
     from orchestration.training.rlcc.distill import distill as run
 
-    words, drawn = output.with_suffix(".md"), output.with_suffix(".svg")
-    check_outputs([output, words, drawn], [checkpoint])
+    page, picture = output.with_suffix(".md"), output.with_suffix(".svg")
+    check_outputs([output, page, picture], [checkpoint])
     teacher = teacher_of(checkpoint)
     output.parent.mkdir(parents=True, exist_ok=True)
-    made = run(teacher, Budget(trees, depth, operations), output, rounds, seed, _show)
-    write_output(words, report(made, checkpoint))
-    write_output(drawn, trade_picture(made.trade))
-    typer.echo(f"{output}\n{words}\n{drawn}")
-    if not made.rounds[-1].agrees:
+    distilled = run(teacher, Budget(trees, depth, operations), output, rounds, seed, _show)
+    write_output(page, report(distilled, checkpoint))
+    write_output(picture, error_picture(distilled.errors))
+    typer.echo(f"{output}\n{page}\n{picture}")
+    if not distilled.rounds[-1].agrees:
         raise typer.Exit(1)
 
 

@@ -54,7 +54,7 @@ def test_a_guest_loads_only_what_a_trial_needs():
         "from traffic.patterns.poisson import PoissonSpec\n"  # a trial's, as its job has it
         "from orchestration.core import trial\n"
         "from tuners import registry\n"
-        "registry.know({'secn1': 'tuners.ecn.static:Secn1'})\n"
+        "registry.set_entry_points({'secn1': 'tuners.ecn.static:Secn1'})\n"
         "registry.create(trial.TunerSpec('secn1'))\n"
         "print(*sys.modules)"
     )

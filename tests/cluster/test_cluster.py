@@ -252,7 +252,7 @@ def test_a_training_is_the_same_to_the_bit(place, tmp_path):
     path.write_text(text.replace('[secn1, {name: "mine.py:Slow", nap_s: 0.0}]', "[secn1]"))
     request = TrainRequest("acc", str(path), "fluid", episodes=4)
     made = [
-        train(request, FluidBackend(), tmp_path / name, 2, lambda *_: None, place=where)
+        train(request, FluidBackend(), tmp_path / name, 2, lambda *_: None, executor=where)
         for name, where in (("here", THIS_MACHINE), ("there", place))
     ]
     assert made[0].read_bytes() == made[1].read_bytes()

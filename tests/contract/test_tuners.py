@@ -59,7 +59,7 @@ def test_a_tuner_holds_to_the_contract(name, testbed, tmp_path):
     params = PARAMS.get(name, {})
     if name == registry.RECORDED:
         params = {"actions": recording(testbed, tmp_path)}
-    if name == registry.FORCED:
+    if name == registry.INTERVENTION:
         params = {"actions": recording(testbed, tmp_path), "tuner": "graphcc"}
     if name in LEARNERS_OF_TIMEOUTS:
         balanced = testbed.name in ("graphcc", "acc", "drlet-k4")

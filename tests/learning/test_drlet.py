@@ -15,7 +15,7 @@ from tuners.flowlet import learned as ddpg
 from tuners.flowlet.drlet import Drlet
 from tuners.flowlet.drlet_local import DrletLocal
 from tuners.flowlet.drw import Drw
-from tuners.flowlet.learned import balance_reward, load_aware, reordering_reward, reward
+from tuners.flowlet.learned import balance_reward, load_aware_exploration, reordering_reward, reward
 from tuners.flowlet.settings import (
     BEST_NS,
     LOADS,
@@ -72,7 +72,10 @@ def test_target_of_the_critic_by_hand():
 def test_exploration_takes_the_base_with_a_tenth_of_one_by_the_step():
     def share(step):
         rng = np.random.default_rng(0)
-        tries = [load_aware(rng, np.zeros(1), np.ones(1), step, 0.0)[0] for _ in range(20_000)]
+        tries = [
+            load_aware_exploration(rng, np.zeros(1), np.ones(1), step, 0.0)[0]
+            for _ in range(20_000)
+        ]
         return np.mean(tries)
 
     assert share(1) == pytest.approx(0.1, abs=0.01)
@@ -80,7 +83,9 @@ def test_exploration_takes_the_base_with_a_tenth_of_one_by_the_step():
 
 
 def test_exploration_is_noisy_and_within_bounds():
-    tried = load_aware(np.random.default_rng(0), np.zeros((1, 5000)), np.zeros((1, 1)), 1, 0.5)
+    tried = load_aware_exploration(
+        np.random.default_rng(0), np.zeros((1, 5000)), np.zeros((1, 1)), 1, 0.5
+    )
     assert np.abs(tried).max() == 1.0
     assert np.std(np.clip(tried, -0.5, 0.5)) > 0.3
     assert len(np.unique(tried)) > 4000, "each switch has noise of its own"

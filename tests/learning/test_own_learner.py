@@ -103,7 +103,7 @@ def test_an_interrupted_training_ends_with_the_same_network():
         ("def learn(", "def lern(", "it has no learn"),
         ("class Climb:", "class Other:", "climb.py has no 'Climb'"),
         ('"climb.py:Level"', '"leave.py:Level"', "there is no file"),
-        ("    collect: bool = False\n", "", "has no 'collect', by which it is trained"),
+        ("    collect: bool = False\n", "", "has no parameter 'collect', which training needs"),
         ("settings = Settings ", "settings = 3 ", "is no learner"),
         ("import numpy", "import numpie", "cannot be imported"),
     ],
@@ -123,4 +123,4 @@ def test_settings_and_scenarios_of_ones_own_are_asked_for():
     with pytest.raises(InputError, match="known are step"):
         split_settings("climb.py:Climb", {"stride": 1})
     done = command()
-    assert (done.returncode, "say --episodes" in done.stderr) == (2, True)
+    assert (done.returncode, "without the protocol, with --episodes" in done.stderr) == (2, True)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
 
 def rows(first: int, count: int) -> dict[str, np.ndarray]:
@@ -14,7 +14,7 @@ def rows(first: int, count: int) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @given(st.integers(1, 20), st.lists(st.integers(1, 30), max_size=8))
 def test_a_ring_holds_the_newest(capacity, counts):
-    ring, total = Replay(capacity), 0
+    ring, total = ReplayBuffer(capacity), 0
     for count in counts:
         ring.add(rows(total, count))
         total += count
@@ -25,7 +25,7 @@ def test_a_ring_holds_the_newest(capacity, counts):
 
 
 def test_state_goes_on_where_it_was():
-    one, other = Replay(8), Replay(8)
+    one, other = ReplayBuffer(8), ReplayBuffer(8)
     one.add(rows(0, 11))
     other.load(one.state())
     for ring in (one, other):
@@ -34,7 +34,7 @@ def test_state_goes_on_where_it_was():
 
 
 def test_every_transition_is_drawn_alike():
-    ring = Replay(4)
+    ring = ReplayBuffer(4)
     ring.add(rows(0, 6))
     drawn = ring.sample(np.random.default_rng(0), 20_000)["r"]
     values, counts = np.unique(drawn, return_counts=True)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestration.bench.repeatable import OTHER_CPUS
 from tuners.learning import networks as exact
-from tuners.learning.networks import Weight, mlp, mlp_by_group, product, ready
+from tuners.learning.networks import Weight, matmul, mlp, mlp_by_group, prepared_parameters
 
 DECIDE = """
 import hashlib
@@ -140,23 +140,23 @@ def test_a_product_is_exact_in_any_order():
     rng = np.random.default_rng(0)
     x = rng.normal(0, 3, (7, 5, 64)).astype(np.float32)
     weight = rng.normal(0, 1, (64, 30)).astype(np.float32)
-    got = product(x, weight)
+    got = matmul(x, weight)
     turned = rng.permutation(64)
-    np.testing.assert_array_equal(product(x[..., turned], weight[turned]), got)
-    np.testing.assert_array_equal(product(x, Weight.of(weight)), got)
+    np.testing.assert_array_equal(matmul(x[..., turned], weight[turned]), got)
+    np.testing.assert_array_equal(matmul(x, Weight.of(weight)), got)
     # each row on its own, too
-    np.testing.assert_array_equal(product(x[3, 2:3], weight)[0], got[3, 2])
+    np.testing.assert_array_equal(matmul(x[3, 2:3], weight)[0], got[3, 2])
     exactly = x.astype(np.float64) @ weight.astype(np.float64)
     # of the order of what float32 is off by
     assert np.abs(got - exactly).max() < np.abs(x).max() * np.abs(weight).max() * 64 * 2.0**-23
-    assert not product(np.zeros((2, 64), dtype=np.float32), weight).any()
+    assert not matmul(np.zeros((2, 64), dtype=np.float32), weight).any()
 
 
 def test_sums_never_exceed_what_a_double_holds():
     # the worst there can be: every product as large as it gets, of one sign
     for inputs in (1, 18, 64, 72, 1000):
         x, weight = np.full((1, inputs), 1.9999999), np.full((inputs, 1), -1.9999999)
-        got = product(x, weight)[0, 0]
+        got = matmul(x, weight)[0, 0]
         whole = Weight.of(weight).whole
         assert np.abs(whole).max() <= 2**23
         assert got == pytest.approx(-4 * inputs, rel=1e-6)
@@ -171,7 +171,7 @@ def test_a_group_of_rows_is_decided_by_its_own_copy():
         "q.1.bias": rng.normal(size=(3, 1, 2)).astype(np.float32),
     }
     x, group = rng.random((6, 4)).astype(np.float32), np.array([2, 0, 2, 1, 0, 2])
-    got = mlp_by_group(ready(net), "q", x, group)
+    got = mlp_by_group(prepared_parameters(net), "q", x, group)
     for row, copy in enumerate(group):
         one = {name: values[copy] for name, values in net.items()}
         np.testing.assert_allclose(got[row], mlp(one, "q", x[row : row + 1])[0], rtol=1e-5)

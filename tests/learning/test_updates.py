@@ -315,7 +315,7 @@ def test_explored_actions_last_and_have_the_share_that_is_asked_for(share):
 
 def test_values_are_of_what_an_action_earns_beyond_the_mean():
     learner = AccLearner(1, load_testbed("rlcc-7"), AccSettings(discount=0.5))
-    learner._note_rewards(np.array([0.2, 0.6]))
+    learner._count_rewards(np.array([0.2, 0.6]))
     weight = torch.tensor([0.5, 0.25])  # of one decision, and of two
     got = learner._centred(torch.tensor([0.4, 0.4 + 0.5 * 0.6]), weight, 0.5)
     np.testing.assert_allclose(got.numpy(), [0.0, 0.5 * 0.2], atol=1e-7)
@@ -324,7 +324,7 @@ def test_values_are_of_what_an_action_earns_beyond_the_mean():
 def test_graphcc_starts_with_values_that_depend_on_the_state():
     fabric = graph(load_testbed("rlcc-7"))
     rows = np.random.default_rng(1).random((64, len(fabric.neighbours), 10)).astype(np.float32)
-    values = q_values(graphcc.fresh(1), rows, fabric, fabric.present[..., None])
+    values = q_values(graphcc.initial_parameters(1), rows, fabric, fabric.present[..., None])
     # with all modules' outputs made small, not only the values, it was 0.0001
     assert 0.005 < values.std(axis=0).mean() < 0.5
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from orchestration.backends.simulated.program import require_program
-from orchestration.training.rlcc.rollout import judged, library, play
+from orchestration.training.rlcc.rollout import compile_library, play, steady_state_of
 from orchestration.training.rlcc.scenarios import Scenario
 from orchestration.training.rlcc.scenarios import testbed as one_switch
 from tuners.learning import checkpoint
 from tuners.nic import fixed_point
-from tuners.nic.networks import MLP, ONE, delta, first_weights, windows
+from tuners.nic.networks import MLP, ONE, delta, initial_weights, windows
 from tuners.nic.sources import network_source, weights_bytes
 
 pytestmark = pytest.mark.ns3
@@ -23,8 +23,8 @@ PACKAGED = "rl-cc-mlp-3"
 def played(tmp_path_factory):
     """Play the scenario with the packaged network, given as weights to a library of another."""
     arrays = checkpoint.load(PACKAGED).arrays
-    source = network_source(MLP, first_weights(MLP, 1), "other", "A test's.")
-    model = library(source, tmp_path_factory.mktemp("model"))
+    source = network_source(MLP, initial_weights(MLP, 1), "other", "A test's.")
+    model = compile_library(source, tmp_path_factory.mktemp("model"))
     weights = weights_bytes(MLP, arrays)
     return arrays, play(require_program(), model, SCENARIO, one_switch(), 3, weights)
 
@@ -47,8 +47,8 @@ def test_a_rollout_has_each_decision_as_the_network_took_it(played):
 
 def test_the_packaged_network_keeps_to_equation_2(played):
     _, rollout = played
-    found = judged(rollout)
-    assert abs(found.off) < 0.1
+    found = steady_state_of(rollout)
+    assert abs(found.deviation) < 0.1
     assert found.jain > 0.95
     assert found.goodput > 0.9
-    assert dataclasses.replace(found, inflation=1.2).off < -0.3
+    assert dataclasses.replace(found, inflation=1.2).deviation < -0.3

@@ -1,33 +1,36 @@
 """ACC: a double deep Q-network per switch that sets the ECN thresholds of the switch's queues.
 
 Yan et al., "ACC: Automatic ECN Tuning for High-Speed Datacenter Networks", SIGCOMM 2021: sections
-3 and 4, equations 3 to 6, algorithm 1. A state is the last three readings of a queue; an action is
-a template of (kmin, kmax, pmax). The part of section 3 that gives the actions, the discount and the
-network's width was not available. Actions are those of PET, which takes them from ACC (PET, section
-4.2.2); `tuners.training.acc` has the other values chosen here.
+3 and 4, equations 3 to 6, algorithm 1. A state is the last three observations of a queue. An action
+is a template: one (kmin, kmax, pmax) of a table. The part of section 3 that gives the actions, the
+discount and the network's width was not available. The actions here are those of PET, which takes
+them from ACC (PET, section 4.2.2). `tuners.training.acc` has the other values chosen here.
 
-Where it departs from the paper, and why:
+Where this implementation departs from the paper, and why:
 
-- The value of an action is the sum of one for its kmin, one for its kmax and one for its pmax:
-  `Parts.sums`. Of one output for each of 900 actions a training would try each some 30 times.
+- The value of an action is the sum of one value for its kmin, one for its kmax and one for its
+  pmax: `Parts.sums`. With one output for each of the 900 actions, a training would try each of them
+  only about 30 times.
 - An explored action is held for some decisions, and a transition lasts as long as its action is
   held: `Explorer` and `held_returns` in `tuners.learning.q_learning`. What a threshold does to a
-  queue of 25 Gbit/s is not seen in the next 100 us; it is after half a millisecond
+  queue of 25 Gbit/s does not show within the next 100 us, but after half a millisecond
   (docs/tuners.md).
 - The port's rate is among the inputs: `tuners.ecn.features`.
-- D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.features`.
-- A queue is idle (section 4.2) below 20 KB, the lowest kmin of all, and not below its own, which
-  a high kmin would make idle for ever: `MIN_BYTES`. Idle queues are not learned from. A
-  network that is to act without the idle rule decides below 20 KB too, and must learn there:
-  `--set idle_rule=false` learns from every queue but those of idle ports (`at_work`).
-- Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
-  few seconds of the fabric's time.
-- Exploration prefers actions of high value, offline too (section 4.3 says so of online training).
-- Online, the batch's mean error is taken from each error: what is earned here differs from what was
-  earned in training by more than actions differ, and a network that learned the level first would
-  lower the actions that it takes, and no others. (Differential Q-learning moves the mean reward by
-  the same error: Wan, Naik and Sutton, "Learning and planning in average-reward Markov decision
-  processes", ICML 2021.)
+- D(L), the reward's score of a queue, has steps from 1 KB, not from 20 KB as the templates have:
+  `tuners.ecn.features`.
+- A queue is idle (section 4.2) below 20 KB, the lowest kmin of all templates, and not below its own
+  kmin. By its own, a queue with a high kmin would be idle for ever: `MIN_BYTES`. Idle queues are
+  not learned from. A network that acts without the idle rule decides below 20 KB too, so it must
+  learn there: `--set idle_rule=false` learns from all queues but empty ones of ports that send
+  almost nothing (`worth_learning_from`).
+- Replay memories are exchanged every 250 updates (25 ms), not every few seconds, because a training
+  lasts only a few seconds of the fabric's time.
+- Exploration prefers actions of high value, offline too. Section 4.3 says so of online training.
+- Online, the mean error of a batch is subtracted from each error. The rewards of the present fabric
+  differ from those of training by more than actions differ. A network that learned this level first
+  would lower the values of the actions that it takes, and of no others. (Differential Q-learning
+  moves the mean reward by the same error: Wan, Naik and Sutton, "Learning and planning in
+  average-reward Markov decision processes", ICML 2021.)
 """
 
 from __future__ import annotations
@@ -51,15 +54,16 @@ if TYPE_CHECKING:
 
 FEATURES = (*ACC_FEATURES, RATE)
 PARTS = acc_templates().parts()
-# A queue not above the lowest kmin that can be set is idle (section 4.2), and gets no decision. The
-# paper says "Kmin" and not which. By that in force, a queue whose kmin is above all that its
-# senders' windows hold would be idle for ever, whatever it then costs: with random settings of 20
-# KB to 10 MB most queues were. There the rule saved a tenth of the CPU's work, so it cannot have
-# been so. Its other condition, a reward that has not changed for three slots, is cancelled above
-# kmin at once, and plays no part.
+# A queue that is not longer than the lowest kmin of all templates is idle (section 4.2), and gets
+# no decision. The paper says "Kmin", but not which one. If it meant the kmin in force, a queue
+# whose kmin is above all that its senders' windows hold would be idle for ever, whatever that
+# costs: with random settings of 20 KB to 10 MB, most queues were. In the paper the rule saved a
+# tenth of the CPU's work, so it cannot mean this. The rule's other condition, a reward that has not
+# changed for three slots, has no effect: above kmin it is cancelled at once.
 MIN_BYTES = int(acc_templates().kmin_bytes.min())
-# Wider networks fit the noise. From one memory of 80,000 rows, 80 % of busy states got a kmax of
-# at most 160 KB with a width of 32 and a weight decay of 1, and 51 % with 64 and no decay.
+# Wider networks fit the noise. Trained on the same memory of 80,000 rows, a network of width 32
+# with a weight decay of 1 gave 80 % of busy states a kmax of at most 160 KB; one of width 64
+# without decay gave it to 51 %.
 HIDDEN = (32, 32)
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
@@ -80,11 +84,11 @@ def architecture(hidden: Sequence[int] = HIDDEN) -> dict[str, Any]:
 class Acc(TemplateTuner):
     """ACC: a Q-network for each queue, which continues to learn with `online`.
 
-    `explore` is the probability of a random template. `idle_rule` is that of section 4.2: a queue
-    not above the lowest kmin is idle, and gets no inference. `omega_1` and `omega_2`
-    weigh utilisation and queue in the reward, which matters for learning only: 0.3 and 0.7 for
-    WebSearch, 0.7 and 0.3 for DataMining (PET, section 5.2: "ACC's recommended values"). With
-    `collect`, all decisions are kept for a learner, and no queue is idle.
+    `explore` is the probability of a random template, and `hold` the mean number of decisions for
+    which it lasts. `idle_rule` is that of section 4.2: a queue not above the lowest kmin is idle,
+    and gets no inference. `omega_1` and `omega_2` weigh utilisation and queue in the reward, which
+    matters for learning only: 0.3 and 0.7 for WebSearch, 0.7 and 0.3 for DataMining (PET, section
+    5.2: "ACC's recommended values"). With `collect`, all decisions are kept for a learner.
     """
 
     NAME = "acc"
@@ -103,31 +107,33 @@ class Acc(TemplateTuner):
 
     def __post_init__(self) -> None:
         card = load(self.checkpoint).card
-        hidden = [int(one) for one in card.get("architecture", {}).get("hidden", HIDDEN)]
+        hidden = [int(width) for width in card.get("architecture", {}).get("hidden", HIDDEN)]
         self._features = FEATURES
-        shapes = {name: (-1, *values.shape[1:]) for name, values in fresh(0, hidden).items()}
+        shapes = {
+            name: (-1, *values.shape[1:]) for name, values in initial_parameters(0, hidden).items()
+        }
         self._checkpoint = load_for(self.checkpoint, self.NAME, architecture(hidden), shapes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Start from SECN1 and the checkpoint's network."""
+        """Return the initial setup: the template nearest to SECN1 on every queue."""
         self._switch = switch_of(testbed)
         self._inferences = self._skipped = 0
         return super().reset(testbed, seed)
 
-    def earned(self, after: Observation, utilisation: Floats) -> Floats:
-        """Return omega_1 * utilisation + omega_2 * D(L) of each queue (queues,)."""
+    def queue_rewards(self, after: Observation, utilisation: Floats) -> Floats:
+        """Return omega_1 * utilisation + omega_2 * D(L) for each queue, shape (queues,)."""
         length = after["qlen_bytes"].astype(np.float64)
         return queue_utilisation_reward(length, utilisation, self.omega_2, self.omega_1)
 
-    def deciding(self, observation: Observation) -> Ints:
-        """Return the busy queues, or without the idle rule all."""
-        queues = self.ACTIONS.busy(observation) if self.idle_rule else self._all
+    def deciding_queues(self, observation: Observation) -> Ints:
+        """Return the queues that are not idle; without the idle rule, all."""
+        queues = self.ACTIONS.busy(observation) if self.idle_rule else self._all_queues
         self._inferences += len(queues)
-        self._skipped += len(self._all) - len(queues)
+        self._skipped += len(self._all_queues) - len(queues)
         return queues
 
     def values(self, x: NDArray[Any], queues: Ints) -> NDArray[Any]:
-        """Return the values of all settings, by the network of each queue's switch."""
+        """Return the values of all templates, by the network of each queue's switch."""
         outputs = mlp_by_group(self._net, "q", x[queues], self._switch[queues])
         values: NDArray[Any] = PARTS.sums(outputs)
         return values
@@ -138,7 +144,7 @@ class Acc(TemplateTuner):
         return {**super().facts(), **saved}
 
 
-def fresh(seed: int, hidden: Sequence[int]) -> Arrays:
+def initial_parameters(seed: int, hidden: Sequence[int]) -> Arrays:
     """Return the parameters of an untrained network."""
     widths = [width(FEATURES, HISTORY), *hidden, sum(PARTS.sizes)]
     return init_mlp(np.random.default_rng([seed, 0]), "q", widths, 1)

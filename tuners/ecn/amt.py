@@ -1,4 +1,4 @@
-"""AMT: one marking threshold a queue, raised while its link has room and lowered while it is full.
+"""AMT: each queue has one marking threshold, raised while its link has room, lowered while full.
 
 Zhang et al., "Adaptive marking threshold method for delay-sensitive TCP in data center network",
 Journal of Network and Computer Applications 61, 2016.
@@ -8,11 +8,11 @@ their links periodically and tune the marking threshold by it alone, so that a l
 with no longer a queue than it needs. There is one threshold, as in DCTCP: a packet is marked when
 the queue is longer.
 
-The paper's text was not available, so the law and its numbers are chosen here: at each decision,
-additive increase below the target utilisation, multiplicative decrease at or above it. Where a
-lower threshold costs throughput, the threshold stays within one step of the lowest that keeps the
-link at its target. The bounds are those of the static settings that the ACC paper compares with
-(DCQCN's kmin, HPCC's kmax). All sizes are for 25 Gbit/s and scale with the rate.
+The paper's text was not available, so the control law and its numbers are chosen here: at each
+decision, additive increase below the target utilisation, multiplicative decrease at or above it.
+Where a lower threshold costs throughput, the threshold stays within one step of the lowest that
+keeps the link at its target. The bounds are those of the static settings that the ACC paper
+compares with (DCQCN's kmin, HPCC's kmax). All sizes are for 25 Gbit/s and scale with the rate.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner, negative, not_a_share
-from tuners.ecn.static import Bounds, marking_at, wrong_limits
+from tuners.base import BaseTuner, negative_faults, share_faults
+from tuners.ecn.static import Bounds, limit_faults, marking_at
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class AmtEcn(BaseTuner):
-    """AMT's idea: one marking threshold a queue, driven by utilisation; sizes are for 25 Gbit/s.
+    """AMT's idea: one marking threshold per queue, driven by the link's utilisation.
 
     A link counts as full at the utilisation `target`, framing included. In one decision the
-    threshold grows by `step_bytes` or shrinks by the share `cut`.
+    threshold grows by `step_bytes` or shrinks by the share `cut`. Sizes are for 25 Gbit/s, and
+    scale with the port's rate.
     """
 
     observes = ("tx_bytes", "tx_packets")
@@ -50,10 +51,10 @@ class AmtEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from not_a_share(target=self.target, cut=self.cut)
-        yield from negative(start_bytes=self.start_bytes)
-        yield from wrong_limits(self.min_bytes, self.max_bytes)
-        yield from negative(step_bytes=self.step_bytes)
+        yield from share_faults(target=self.target, cut=self.cut)
+        yield from negative_faults(start_bytes=self.start_bytes)
+        yield from limit_faults(self.min_bytes, self.max_bytes)
+        yield from negative_faults(step_bytes=self.step_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold to start from."""
@@ -61,19 +62,19 @@ class AmtEcn(BaseTuner):
         self._step: Floats = self.step_bytes * self._bounds.scale
         self._framing_bytes = testbed.framing_bytes
         self._rates_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
-        # queues of one port share its link
+        # the queues of a port share its link
         links = np.array([queue.index for queue in testbed.queues], dtype=np.int64)
         self._link: Ints = np.unique(links, return_inverse=True)[1]
-        self._before: tuple[int, Ints] | None = None
-        # not rounded: steps of less than a byte add up
+        self._last: tuple[int, Ints] | None = None  # time in ns, bytes sent on the wire
+        # not rounded, so that steps of less than a byte add up
         self._threshold: Floats = self._bounds.clip(self.start_bytes * self._bounds.scale)
         self._set: Ints = np.rint(self._threshold).astype(np.int64)
         return Setup((marking_at(np.arange(len(self._set)), self._set),))
 
     def act(self, observation: Observation) -> Action:
-        """Return the queues whose threshold moves; nothing at the first reading."""
+        """Return new thresholds for the queues whose threshold moves; none at the first reading."""
         wire_bytes = observation["tx_bytes"] + self._framing_bytes * observation["tx_packets"]
-        before, self._before = self._before, (observation.t_ns, wire_bytes)
+        before, self._last = self._last, (observation.t_ns, wire_bytes)
         if before is None or observation.t_ns <= before[0]:
             return ()
         span_s = (observation.t_ns - before[0]) / 1e9
@@ -85,7 +86,7 @@ class AmtEcn(BaseTuner):
             self._threshold + self._step,
         )
         self._threshold = self._bounds.clip(moved)
-        wanted: Ints = np.rint(self._threshold).astype(np.int64)
-        changed: Ints = np.flatnonzero(wanted != self._set)
-        self._set = wanted
-        return (marking_at(changed, wanted[changed]),) if len(changed) else ()
+        rounded: Ints = np.rint(self._threshold).astype(np.int64)
+        changed: Ints = np.flatnonzero(rounded != self._set)
+        self._set = rounded
+        return (marking_at(changed, rounded[changed]),) if len(changed) else ()

@@ -1,13 +1,13 @@
-"""The inputs of networks (readings, normalised, with history, one row per queue), and rewards.
+"""The inputs of networks, normalised and with history, and the rewards of ACC, GraphCC and PET.
 
-Sizes become log2(1 + KB) / 10, so that 1 MB is about 1 and short queues remain distinct. Rates
-become shares of the port's rate, which itself becomes log2(1 + Gbit/s) / 10: 25 Gbit/s is 0.47, 100
-is 0.67. A utilisation can slightly exceed 1: a packet may be counted later than it was sent, by its
-time on the wire.
+Inputs have one row per queue. Sizes become log2(1 + KB) / 10, so that 1 MB is about 1 and short
+queues remain distinct. Rates become shares of the port's rate. The port's rate itself becomes
+log2(1 + Gbit/s) / 10: 25 Gbit/s is 0.47, 100 is 0.67. A utilisation can slightly exceed 1, because
+a packet may be counted later than it was sent, by its time on the wire.
 
-The rewards of the papers' agents favour full links and short queues, per port. All three see a
-port's utilisation and its queue, which every transport has. With PFC, a port that is paused sends
-little and has a long queue: its reward is low whatever its thresholds are.
+The papers' rewards favour full links and short queues at each port. All three are computed from a
+port's utilisation and its queue, which exist under every transport. With PFC, a paused port sends
+little and has a long queue, so its reward is low whatever its thresholds are.
 """
 
 from __future__ import annotations
@@ -34,41 +34,43 @@ ACC_FEATURES = (*PORT_FEATURES, "kmin", "kmax", "pmax")
 # PET's six factors (equation 2).
 PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
 _SIZES = ("queue", "kmin", "kmax")
-# A port's rate says how much a threshold is in time. The papers leave it out, and ACC and GraphCC
-# run on ports of 25 and 100 Gbit/s. It does not change, so it comes once, after the readings.
+# With the port's rate, a network can tell how long a queue of a given size takes to drain. The
+# papers leave the rate out, although ACC and GraphCC run on ports of 25 and 100 Gbit/s. It does not
+# change, so it comes once, after the readings.
 RATE = "rate"
 
-_INCAST_FULL = 64.0
+_MAX_INCAST_DEGREE = 64.0  # beyond it, the feature stays 1
 
 
 def observed_by(names: Collection[str]) -> tuple[str, ...]:
-    """Return the signals that these features are computed from."""
+    """Return the signals that features are computed from, given the features' names."""
     flows = FLOW_TABLE if {"incast", "mice"} & set(names) else ()
     return ("qlen_bytes", "tx_bytes", "marked_packets", *flows)
 
 
 def sent_share(sent_bytes: Floats, span_s: float, rate_bps: Floats) -> Floats:
-    """Return the utilisation of ports: what they sent within `span_s`, by what they could have."""
+    """Return the utilisation of ports: bytes sent within `span_s` seconds over those possible."""
     share: Floats = 8.0 * sent_bytes / (rate_bps * span_s)
     return share
 
 
 def size_feature(size_bytes: Floats) -> Floats:
-    """Return log2(1 + KB) / 10, any shape."""
+    """Return sizes as inputs, log2(1 + KB) / 10; any shape."""
     value: Floats = log2(1.0 + size_bytes / KB) / 10.0
     return value
 
 
 def width(names: Sequence[str], history: int) -> int:
-    """Return how many inputs these features are, with that many readings."""
+    """Return the number of inputs: each feature `history` times, the rate once."""
     fixed = RATE in names
     return history * (len(names) - fixed) + fixed
 
 
 class FeatureWindow:
-    """The last `history` readings of every queue, newest first; `rate` comes last and once.
+    """The last `history` readings of every queue, newest first. `rate` comes last, and once.
 
-    After `push`, `utilisation` and `queue_bytes` (queues,) hold the inputs of rewards.
+    After `push`, `utilisation` and `queue_bytes`, shape (queues,), hold what rewards are computed
+    from.
     """
 
     def __init__(
@@ -78,15 +80,12 @@ class FeatureWindow:
         self._rate_bps = np.array([queue.rate_bps for queue in queues], dtype=np.float64)
         self._frame_bits = 8.0 * testbed.mtu_bytes
         self._names = tuple(name for name in names if name != RATE)
-        self._moving = history * len(self._names)
+        self._history_width = history * len(self._names)
         self._rows = np.zeros((len(queues), width(names, history)), dtype=np.float32)
         if RATE in names:
             self._rows[:, -1] = log2(1.0 + self._rate_bps / 1e9) / 10.0
-        self._last: tuple[int, Floats, Floats] = (
-            0,
-            np.zeros(len(queues)),
-            np.zeros(len(queues)),
-        )
+        zeros = np.zeros(len(queues))
+        self._last: tuple[int, Floats, Floats] = (0, zeros, zeros)  # time, bytes, marked packets
         self.utilisation: Floats = np.zeros(len(queues))
         self.queue_bytes: Floats = np.zeros(len(queues))
 
@@ -96,10 +95,10 @@ class FeatureWindow:
         return int(self._rows.shape[1])
 
     def push(self, observation: Observation) -> NDArray[np.float32]:
-        """Add one reading and return a new array of shape (queues, width).
+        """Add an observation, and return the inputs as a new array of shape (queues, width).
 
-        Raises ValueError for a reading that is not a number, and for one that a feature needs but
-        the observation lacks.
+        Raises ValueError for a value that is not a number, and for a signal that a feature needs
+        but the observation lacks.
         """
         before_ns, before_bytes, before_marked = self._last
         sent = observation["tx_bytes"].astype(np.float64)
@@ -114,7 +113,7 @@ class FeatureWindow:
             for name in self._names
         ]
         newest = np.stack(columns, axis=1)
-        sizes = [place for place, name in enumerate(self._names) if name in _SIZES]
+        sizes = [column for column, name in enumerate(self._names) if name in _SIZES]
         newest[:, sizes] = size_feature(newest[:, sizes])
         if not np.isfinite(newest).all():
             queue, column = np.argwhere(~np.isfinite(newest))[0]
@@ -123,15 +122,16 @@ class FeatureWindow:
                 f"of queue {queue}"
             )
         rows = self._rows.copy()
-        new = len(self._names)
-        rows[:, new : self._moving] = self._rows[:, : self._moving - new]
-        rows[:, :new] = newest
+        count = len(self._names)
+        rows[:, count : self._history_width] = self._rows[:, : self._history_width - count]
+        rows[:, :count] = newest
         self._rows = rows
         return rows
 
     def _column(
         self, name: str, observation: Observation, marked_packets: Floats, capacity: Floats
     ) -> Floats:
+        """Return one feature of every queue; `capacity` is in bits since the last reading."""
         thresholds = observation.settings.get(ECN.name, {})
         match name:
             case "utilisation":
@@ -148,16 +148,16 @@ class FeatureWindow:
             case "pmax":
                 return thresholds["pmax"]
             case "incast":
-                degree = _measured(observation.get("incast_degree"), name)
-                return np.minimum(degree / _INCAST_FULL, 1.0)
+                degree = _flow_counts(observation.get("incast_degree"), name)
+                return np.minimum(degree / _MAX_INCAST_DEGREE, 1.0)
             case "mice":
-                mice = _measured(observation.get("mice_flows"), name)
-                flows = mice + _measured(observation.get("elephant_flows"), name)
+                mice = _flow_counts(observation.get("mice_flows"), name)
+                flows = mice + _flow_counts(observation.get("elephant_flows"), name)
                 return mice / np.maximum(flows, 1.0)
         raise ValueError(f"no feature is called {name!r}")
 
 
-def _measured(values: NDArray[np.int64] | None, name: str) -> Floats:
+def _flow_counts(values: NDArray[np.int64] | None, name: str) -> Floats:
     if values is None:
         raise ValueError(f"feature {name!r} needs the flow table, which is not kept in this trial")
     return values.astype(np.float64)
@@ -167,17 +167,17 @@ REWARD_LEVELS = 10
 
 
 def utilisation(before: Observation, after: Observation, rate_bps: Floats) -> Floats:
-    """Return the utilisation of every queue's port between two observations, shape (queues,)."""
+    """Return the utilisation of every queue's port between two observations, (queues,)."""
     sent = (after["tx_bytes"] - before["tx_bytes"]).astype(float)
     return sent_share(sent, max(after.t_ns - before.t_ns, 1) / 1e9, rate_bps)
 
 
 def queue_score(qlen_bytes: Floats, alpha_kb: float = 1.0) -> Floats:
-    """ACC's D(L): 1 - n/10 for E(n-1) < L <= E(n), with E(n) = alpha * 2^n KB, n = 0 .. 10.
+    """Return ACC's D(L): 1 - n/10 for E(n-1) < L <= E(n), E(n) = alpha * 2^n KB, n = 0 .. 10.
 
-    The score is 1 up to E(0) and 0 beyond E(9), any shape. GraphCC's f is based on it (section
-    3.3). Alpha is 1 and not that of the templates, 20: ACC's own queues of 5.6 KB (section 5.2) and
-    all others up to 20 KB would have the same score.
+    The score is 1 up to E(0) and 0 beyond E(9); any shape. GraphCC's f is based on it (section
+    3.3). Alpha is 1 here, not 20 as for the templates. With 20, ACC's own queues of 5.6 KB (section
+    5.2) and all others up to 20 KB would have the same score.
     """
     length = qlen_bytes.clip(1.0) / (alpha_kb * KB)
     steps = ceil_log2(length).clip(0, REWARD_LEVELS)
@@ -191,7 +191,7 @@ def queue_utilisation_reward(
     w_queue: float = 0.7,
     w_utilisation: float = 0.3,
 ) -> Floats:
-    """Return ACC's reward, and GraphCC's with w1 = 0.7, w2 = 0.3 (section 3.3), any one shape."""
+    """Return ACC's reward; with the default weights GraphCC's (section 3.3). Any one shape."""
     reward: Floats = w_queue * queue_score(qlen_bytes) + w_utilisation * utilisation
     return reward
 
@@ -199,19 +199,20 @@ def queue_utilisation_reward(
 def pet_reward(
     qlen_mean_bytes: Floats, utilisation: Floats, beta_1: float, beta_2: float
 ) -> Floats:
-    """Return PET's reward (equations 6 to 8): beta_1 * T + beta_2 / (mean queue), any one shape.
+    """Return PET's reward (equations 6 to 8): beta_1 * T + beta_2 / (mean queue). Any one shape.
 
-    The paper gives no unit and no value for an empty queue, whose reciprocal has none. Here the
-    unit is E(0) = 20 KB, the lowest threshold that PET can set, and one unit is added to the mean.
-    So an empty queue has 1, and any two lengths differ: 5.3 KB has 0.79, 6.1 KB has 0.77 (table I).
+    The paper gives no unit of the queue, and no value for an empty queue, of which there is no
+    reciprocal. Here the unit is E(0) = 20 KB, the lowest threshold that PET can set, and one unit
+    is added to the mean. So an empty queue scores 1, and any two lengths differ: 5.3 KB scores
+    0.79, 6.1 KB scores 0.77 (table I).
     """
     delay = 1.0 / (1.0 + qlen_mean_bytes / (ALPHA_KB * KB))
     reward: Floats = beta_1 * utilisation + beta_2 * delay
     return reward
 
 
-def wrong_weights(**weights: float) -> Iterator[str]:
+def weight_faults(**weights: float) -> Iterator[str]:
     """Yield what is wrong with the two weights of a reward, as `what: remedy`."""
-    said = " and ".join(f"{name} {value:g}" for name, value in weights.items())
     if min(weights.values()) < 0 or abs(sum(weights.values()) - 1.0) > 1e-9:
-        yield f"{said} are no weights: use two that are not below 0 and add up to 1"
+        text = " and ".join(f"{name} {value:g}" for name, value in weights.items())
+        yield f"{text} are no weights: use two that are not below 0 and add up to 1"

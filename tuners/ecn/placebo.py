@@ -1,9 +1,9 @@
 """The placebo of a learned tuner: it decides when that tuner does, but at random.
 
-Loop, starting point, set of actions, what happens to an action before it is applied, and the rule
-by which queues are skipped are the learned tuner's own. An advantage of a learned tuner over its
-placebo comes from its choices, not from changing thresholds often, and not from the set that it
-chooses from.
+Everything else is as for the learned tuner: the control loop, the initial settings, the settings to
+choose from, how a choice becomes thresholds, and which queues are skipped. So an advantage of a
+learned tuner over its placebo comes from its choices. It does not come from changing thresholds
+often, or from the settings that it chooses from.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ OF = ("acc", "graphcc", "pet")
 
 @dataclass(eq=False)
 class RandomEcn(BaseTuner):
-    """At each decision, every queue gets one of the actions of the tuner `of`, drawn uniformly.
+    """At each decision, every queue gets one of the settings of the tuner `of`, drawn uniformly.
 
-    `templates` is the name that `of` had in 0.2.
+    `templates` is what 0.2 called `of`.
     """
 
     of: str = "graphcc"
@@ -40,8 +40,8 @@ class RandomEcn(BaseTuner):
         if self.of in OF:
             from tuners.registry import tuner_class
 
-            self._own: Actions = tuner_class(self.of).ACTIONS
-            self.observes = ("qlen_bytes",) if self._own.idle_bytes else ()
+            self._actions: Actions = tuner_class(self.of).ACTIONS
+            self.observes = ("qlen_bytes",) if self._actions.idle_bytes else ()
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
@@ -49,12 +49,12 @@ class RandomEcn(BaseTuner):
             yield f"no learned tuner of thresholds is called {self.of!r}: use {', '.join(OF)}"
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Seed the draws, and return what the learned tuner starts from."""
+        """Seed the draws, and return the setup that the learned tuner starts from."""
         self._draws = np.random.default_rng(seed)
         self._queues = np.arange(len(testbed.queues), dtype=np.int64)
-        return Setup((self._own.start(self._queues),))
+        return Setup((self._actions.start(self._queues),))
 
     def act(self, observation: Observation) -> Action:
-        """Draw an action for every queue that the learned tuner would decide on."""
-        queues = self._own.busy(observation) if self._own.idle_bytes else self._queues
-        return (self._own.draw(self._draws, queues),) if len(queues) else ()
+        """Draw a setting for every queue that the learned tuner would decide on."""
+        queues = self._actions.busy(observation) if self._actions.idle_bytes else self._queues
+        return (self._actions.draw(self._draws, queues),) if len(queues) else ()

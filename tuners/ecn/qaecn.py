@@ -7,10 +7,11 @@ From the paper (its title, section 2.2 of the PET paper, and the abstract of the
 MBECN+): every queue of a port has its own threshold, set by its instantaneous length alone, so
 that a passing micro-burst is not marked where there is no congestion.
 
-The paper's text was not available, so the law is chosen here: the threshold is a share of the queue
-length just read, within bounds. With a share below 1, a standing queue stays above its threshold
-and is marked until it is short. A draining burst is no longer marked once it has shrunk to that
-share of the length read; a threshold at the lower bound would mark it to its end. The bounds are
+The paper's text was not available, so the control law is chosen here: the threshold is a share of
+the queue length just read, within bounds. With a share below 1, a standing queue stays above its
+threshold and is marked until it is short. A draining burst is no longer marked once it has shrunk
+to that share of the length read. A threshold at the lower bound would mark it to its end. The
+bounds are
 those of the static settings that the ACC paper compares with (DCQCN's kmin, HPCC's kmax), and scale
 with the rate.
 """
@@ -24,8 +25,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner, not_a_share
-from tuners.ecn.static import Bounds, marking_at, wrong_limits
+from tuners.base import BaseTuner, share_faults
+from tuners.ecn.static import Bounds, limit_faults, marking_at
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class QueueAwareEcn(BaseTuner):
-    """QAECN's idea: one marking threshold a queue, a share of its length as just read.
+    """QAECN's idea: each queue's marking threshold is a share of its length as just read.
 
-    The bounds are for 25 Gbit/s.
-
-    `share` is the ratio of the threshold to the queue's length. Changes of less than a full packet
-    are left out: they would mark the same packets.
+    `share` is the ratio of the threshold to the queue's length. The bounds `min_bytes` and
+    `max_bytes` are for 25 Gbit/s, and scale with the port's rate. Changes of less than a full
+    packet are left out: they would mark the same packets.
     """
 
     observes = ("qlen_bytes",)
@@ -49,8 +49,8 @@ class QueueAwareEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from not_a_share(share=self.share)
-        yield from wrong_limits(self.min_bytes, self.max_bytes)
+        yield from share_faults(share=self.share)
+        yield from limit_faults(self.min_bytes, self.max_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold of an empty queue."""
@@ -60,9 +60,9 @@ class QueueAwareEcn(BaseTuner):
         return Setup((marking_at(np.arange(len(self._set)), self._set.copy()),))
 
     def act(self, observation: Observation) -> Action:
-        """Return new thresholds for the queues whose length calls for one."""
+        """Return new thresholds for the queues whose threshold moves by a packet or more."""
         length: Floats = observation["qlen_bytes"].astype(np.float64)
-        wanted: Ints = np.rint(self._bounds.clip(self.share * length)).astype(np.int64)
-        changed: Ints = np.flatnonzero(np.abs(wanted - self._set) >= self._packet_bytes)
-        self._set[changed] = wanted[changed]
-        return (marking_at(changed, wanted[changed]),) if len(changed) else ()
+        thresholds: Ints = np.rint(self._bounds.clip(self.share * length)).astype(np.int64)
+        changed: Ints = np.flatnonzero(np.abs(thresholds - self._set) >= self._packet_bytes)
+        self._set[changed] = thresholds[changed]
+        return (marking_at(changed, thresholds[changed]),) if len(changed) else ()

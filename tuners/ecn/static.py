@@ -1,6 +1,7 @@
-"""Static ECN settings: set before the traffic starts and left alone, or set once more (`step`).
+"""Static ECN settings: set before the traffic starts, and then left alone or changed once (`step`).
 
-With them what other tuners need too: hosts' DCQCN, and bounds that scale with a port's rate.
+The module also has what other tuners need: parameters of the hosts' DCQCN, and bounds of thresholds
+that scale with a port's rate.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import numpy as np
 from orchestration.core.knobs import DCQCN, ECN
 from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
 from orchestration.core.roce import DCQCN_PARAMETERS
-from tuners.base import BaseTuner, impossible_thresholds, negative
+from tuners.base import BaseTuner, negative_faults, threshold_faults
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
-# A parameter for each that NICs have; None where it is left out.
+# One field for each DCQCN parameter of a NIC. None stands for one that is left out.
 _Parameters: Any = make_dataclass(
     "_Parameters",
     [(name, int | None, None) for name in DCQCN_PARAMETERS],
@@ -31,10 +32,10 @@ _Parameters: Any = make_dataclass(
 
 @dataclass(eq=False, kw_only=True)
 class WithDcqcn(_Parameters):  # type: ignore[misc] # its fields are not known before
-    """Parameters of DCQCN in the hosts' NICs, under mlx5's names: see `DCQCN_PARAMETERS`.
+    """Parameters of DCQCN in the hosts' NICs, by mlx5's names: see `DCQCN_PARAMETERS`.
 
-    Those left out stay as the campaign has them. With none, the tuner does not turn the knob, and
-    hosts can have any congestion control.
+    Parameters that are left out stay as the campaign has them. With no parameter at all, the tuner
+    does not set the knob, and hosts can have any congestion control.
     """
 
     def __post_init__(self) -> None:
@@ -43,7 +44,7 @@ class WithDcqcn(_Parameters):  # type: ignore[misc] # its fields are not known b
 
     @property
     def dcqcn(self) -> dict[str, int]:
-        """The parameters that are given, by name."""
+        """The given parameters, by name."""
         given = {name: getattr(self, name) for name in DCQCN_PARAMETERS}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -55,7 +56,7 @@ class WithDcqcn(_Parameters):  # type: ignore[misc] # its fields are not known b
                 yield f"{name} {value} is outside {low}..{high}: use a value that a NIC takes"
 
     def dcqcn_change(self, testbed: Testbed) -> tuple[Change, ...]:
-        """Return the change that gives every host the parameters; none if there are none."""
+        """Return the change that sets the parameters at every host; none if none are given."""
         if not self.dcqcn:
             return ()
         return (DCQCN.change(np.arange(len(testbed.hosts)), **self.dcqcn),)
@@ -68,8 +69,8 @@ REFERENCE_RATE_BPS = 25_000_000_000
 class StaticEcn(WithDcqcn):
     """The same (kmin, kmax, pmax) on every queue, or scaled with the port's rate.
 
-    With `per_25g`, kmin and kmax are for 25 Gbit/s and scale in proportion to the rate. With
-    parameters of DCQCN, every host gets those too.
+    With `per_25g`, kmin and kmax are for 25 Gbit/s and scale in proportion to the rate. DCQCN's
+    parameters, if any are given, are set at every host.
     """
 
     observes = ()
@@ -82,7 +83,7 @@ class StaticEcn(WithDcqcn):
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
         yield from super().faults()
-        yield from impossible_thresholds(self.kmin_bytes, self.kmax_bytes, self.pmax)
+        yield from threshold_faults(self.kmin_bytes, self.kmax_bytes, self.pmax)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the setting of every queue, and the parameters of every host's DCQCN."""
@@ -116,7 +117,7 @@ class Secn2(StaticEcn):
 class StepEcn(BaseTuner):
     """Holds one setting until an observation at or after `at_ns`, then sets another, once.
 
-    It measures a fabric's step response.
+    With it a fabric's step response is measured.
     """
 
     observes = ()
@@ -131,9 +132,9 @@ class StepEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from impossible_thresholds(self.kmin_bytes, self.kmax_bytes, self.pmax)
+        yield from threshold_faults(self.kmin_bytes, self.kmax_bytes, self.pmax)
         later = (self.then_kmin_bytes, self.then_kmax_bytes, self.then_pmax)
-        yield from impossible_thresholds(*later, prefix="then_")
+        yield from threshold_faults(*later, prefix="then_")
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the first setting."""
@@ -142,7 +143,7 @@ class StepEcn(BaseTuner):
         return StaticEcn(self.kmin_bytes, self.kmax_bytes, self.pmax).reset(testbed, seed)
 
     def act(self, observation: Observation) -> Action:
-        """Return the second setting when its time has come."""
+        """Return the second setting at the first observation at or after `at_ns`."""
         if observation.t_ns < self.at_ns:
             return ()
         action, self._next = self._next, ()
@@ -150,9 +151,9 @@ class StepEcn(BaseTuner):
 
 
 class Bounds:
-    """Lowest and highest threshold of every queue; `scale` is its rate over 25 Gbit/s.
+    """The lowest and highest threshold of every queue; `scale` is the port's rate over 25 Gbit/s.
 
-    No bound is below two full packets, where DCTCP would stop sending, or above the buffer.
+    No bound is above the queue's buffer, or below two full packets: there DCTCP would stop sending.
     """
 
     def __init__(self, testbed: Testbed, min_bytes: int, max_bytes: int) -> None:
@@ -169,11 +170,11 @@ class Bounds:
         return clipped
 
 
-def wrong_limits(min_bytes: int, max_bytes: int) -> Iterator[str]:
+def limit_faults(min_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield what is wrong with the lowest and highest threshold, each as `what: remedy`."""
-    yield from negative(min_bytes=min_bytes, max_bytes=max_bytes)
+    yield from negative_faults(min_bytes=min_bytes, max_bytes=max_bytes)
     if min_bytes > max_bytes:
-        yield (f"least_bytes {min_bytes} is above max_bytes {max_bytes}: swap or correct them")
+        yield f"min_bytes {min_bytes} is above max_bytes {max_bytes}: swap or correct them"
 
 
 def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:

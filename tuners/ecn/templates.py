@@ -1,4 +1,4 @@
-"""Action spaces: tables of (kmin, kmax, pmax) that a tuner chooses from, in bytes."""
+"""Templates: tables of (kmin, kmax, pmax) that a tuner chooses from, thresholds in bytes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ KB = 1_000
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the kmin and kmax of each pair of settings stand among all; pmax varies fastest.
+    """A table of templates as combinations of a kmin, a kmax and a pmax, which varies fastest.
 
-    `sizes` are the numbers of values of kmin, kmax and pmax; `kmin` and `kmax` have shape (pairs,).
+    `sizes` are the numbers of different kmin, kmax and pmax. `kmin` and `kmax`, shape (pairs,),
+    are the indices of each pair's kmin and kmax among these.
     """
 
     sizes: tuple[int, int, int]
@@ -26,11 +27,12 @@ class Parts:
     kmax: Ints
 
     def sums(self, outputs: Any) -> Any:
-        """Return the values of all settings (…, settings) as sums, NumPy or torch.
+        """Return the value of each template, (…, templates): the sum of its parts' values.
 
-        `outputs` (…, sum of `sizes`) has a value for each kmin, each kmax and each pmax. An output
-        for each setting would learn from the few decisions that chose just that one, and the
-        largest of hundreds of such estimates is the luckiest, not the best.
+        `outputs`, (…, sum of `sizes`), has a value for each kmin, each kmax and each pmax; NumPy or
+        torch. A network with one output per template would learn each of them from the few
+        decisions that chose just that template. The largest of hundreds of such estimates belongs
+        to the luckiest template, not to the best.
         """
         first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
         pairs = outputs[..., self.kmin] + outputs[..., first + self.kmax]
@@ -40,7 +42,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Templates:
-    """ECN settings to choose from, by number. All arrays have shape (actions,)."""
+    """A table of ECN settings. A setting is chosen by its number. Arrays have shape (actions,)."""
 
     kmin_bytes: Ints
     kmax_bytes: Ints
@@ -55,21 +57,21 @@ class Templates:
         return ECN.change(queues, *(column[choice] for column in columns))
 
     def changed(self, before: Ints, now: Ints) -> Action:
-        """Return the change of the queues whose template (queues,) is another; () if none is."""
+        """Return the change at queues whose template differs, both (queues,); () if none does."""
         queues = np.flatnonzero(now != before)
         return (self.settings(queues, now[queues]),) if len(queues) else ()
 
     def parts(self) -> Parts:
-        """Return the settings taken apart."""
-        kmin, kmax, pmax = (len(np.unique(one)) for one in vars(self).values())
-        places = [
-            np.unique(one, return_inverse=True)[1][::pmax]
-            for one in (self.kmin_bytes, self.kmax_bytes)
+        """Return the table as combinations of its kmin, kmax and pmax."""
+        kmin, kmax, pmax = (len(np.unique(column)) for column in vars(self).values())
+        indices = [
+            np.unique(column, return_inverse=True)[1][::pmax]
+            for column in (self.kmin_bytes, self.kmax_bytes)
         ]
-        return Parts((kmin, kmax, pmax), *places)
+        return Parts((kmin, kmax, pmax), *indices)
 
     def nearest(self, kmin_bytes: float, kmax_bytes: float, pmax: float) -> int:
-        """Return the template nearest to a setting, by octaves of the thresholds and by pmax."""
+        """Return the number of the template nearest to a setting, in octaves and in pmax."""
         distance = (
             np.abs(np.log2(self.kmin_bytes / max(kmin_bytes, 1.0)))
             + np.abs(np.log2(self.kmax_bytes / max(kmax_bytes, 1.0)))
@@ -120,7 +122,7 @@ PMAX = tuple(round(0.05 * step, 2) for step in range(1, 21))
 
 
 def acc_templates() -> Templates:
-    """Return the 900 settings of ACC and PET: kmin < kmax of E(n), then pmax, which varies fastest.
+    """Return the 900 settings of ACC and PET: kmin < kmax of E(n), and pmax, which varies fastest.
 
     The part of ACC's paper that states them was not available. PET's says that it follows ACC.
     """

@@ -1,9 +1,9 @@
-"""Timeouts by each switch's own load, as in DRW.
+"""DRW: flowlet timeouts by each switch's own load.
 
 Fan et al., "Roulette Wheel Balancing Algorithm With Dynamic Flowlet Switching for Multipath
 Data-Center Networks", ToN 2021. DRLet's paper says of it: "setting a small flowlet timeout value
 for high-load scenarios and a large timeout value for low-load scenarios", each "a fixed static
-value". Its routing is not part of this: new flowlets take the campaign's `route_by`.
+value". DRW's routing is not implemented: new flowlets are routed by the campaign's `route_by`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestration.core.records import Action, Observation, Setup
-from tuners.base import not_a_share
-from tuners.flowlet.settings import FlowletTuner, Uplinks, changed_only, outside
+from tuners.base import share_faults
+from tuners.flowlet.settings import FlowletTuner, Uplinks, changed_timeouts, timeout_faults
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Drw(FlowletTuner):
-    """DRW's idea: a switch has one of three timeouts, by the load of its links upwards.
+    """DRW's idea: a switch has one of three timeouts, by the load of its upward links.
 
-    DRLet's paper gives no values. Chosen here: figure 3's 4 ms, 400 us and 100 us, at loads below
-    0.3, up to 0.6, and above.
+    DRLet's paper gives no values for DRW. Chosen here are 4 ms, 400 us and 100 us, which are among
+    those of its figure 3, at loads below 0.3, from 0.3 to 0.6, and above.
     """
 
     observes = ("tx_bytes",)
@@ -40,22 +40,24 @@ class Drw(FlowletTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        yield from outside(low_ns=self.low_ns, middle_ns=self.middle_ns, high_ns=self.high_ns)
-        yield from not_a_share(middle_from=self.middle_from, high_from=self.high_from)
+        yield from timeout_faults(
+            low_ns=self.low_ns, middle_ns=self.middle_ns, high_ns=self.high_ns
+        )
+        yield from share_faults(middle_from=self.middle_from, high_from=self.high_from)
         if self.middle_from > self.high_from:
             yield f"middle_from {self.middle_from} is above high_from {self.high_from}: swap them"
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Start as with a low load."""
+        """Return the initial setup: the timeout of a low load at every switch."""
         self._uplinks = Uplinks(testbed)
-        self._now_ns = np.full(len(testbed.switches), self.low_ns, dtype=np.int64)
-        return self.setup(testbed, self._now_ns)
+        self._timeouts_ns = np.full(len(testbed.switches), self.low_ns, dtype=np.int64)
+        return self.setup(testbed, self._timeouts_ns)
 
     def act(self, observation: Observation) -> Action:
         """Choose each switch's timeout by its load since the last decision."""
         load = self._uplinks.mean(self._uplinks.utilisation(observation))
         level = (load >= self.middle_from).astype(np.int64) + (load >= self.high_from)
         after_ns = np.array([self.low_ns, self.middle_ns, self.high_ns])[level]
-        switches, before_ns = self._uplinks.switches, self._now_ns[self._uplinks.switches]
-        self._now_ns[switches] = after_ns
-        return changed_only(switches, before_ns, after_ns)
+        switches, before_ns = self._uplinks.switches, self._timeouts_ns[self._uplinks.switches]
+        self._timeouts_ns[switches] = after_ns
+        return changed_timeouts(switches, before_ns, after_ns)

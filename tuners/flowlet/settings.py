@@ -1,11 +1,12 @@
-"""What all tuners of flowlet timeouts share: RED as in DRLet's paper, links upwards, timeouts.
+"""What all tuners of flowlet timeouts share: RED's thresholds, the range of timeouts, uplinks.
 
 Diao et al., "Deep Reinforcement Learning Based Dynamic Flowlet Switching for DCN", sections V and
-VI-A. "the optimal flowlet timeout value for each load intensity is selected as the basic action
-a_base"; the paper does not print its table. `BEST_NS` is of a grid of seven timeouts for WebSearch
-on drlet-k4: the lowest mean FCT at each load, of three seeds. By how much it is lower than the next
-one's stands in docs/load-balancing.md. `closloop search examples/papers/search-drlet-1g.yml --over
-timeouts --metric fct_mean` and `search-drlet-10g.yml` find it anew.
+VI-A: "the optimal flowlet timeout value for each load intensity is selected as the basic action
+a_base". The paper does not print this table. `BEST_NS` is the result of a search here, over a grid
+of seven timeouts for WebSearch on drlet-k4 with three seeds: at each load, the timeout with the
+lowest mean FCT. docs/load-balancing.md says by how much it is lower than the next one's.
+`closloop search examples/papers/search-drlet-1g.yml --over
+timeouts --metric fct_mean` and `search-drlet-10g.yml` repeat the search.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from tuners.learning.networks import exp, log
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
-# "the packet size of 1400 bytes, the RED queue with the minimal threshold of 65 packets and the
-# maximal threshold of 250 packets". A packet in a queue has headers of 66 bytes too.
+# The paper: "the packet size of 1400 bytes, the RED queue with the minimal threshold of 65 packets
+# and the maximal threshold of 250 packets". In a queue, a packet has headers of 66 bytes too.
 PACKET_BYTES = 1_466
 KMIN_BYTES, KMAX_BYTES = 65 * PACKET_BYTES, 250 * PACKET_BYTES
 # Not in the paper; the default of ns-3's RED, which the paper simulates with (LInterm = 50).
 PMAX = 0.02
-# Where timeouts are chosen from: those that figure 3 compares.
+# The range of timeouts: that of figure 3.
 SHORTEST_NS, LONGEST_NS = 100_000, 8_000_000
 
 
@@ -41,37 +42,37 @@ class FlowletTuner(BaseTuner):
     knobs = (ECN.name, FLOWLET_TIMEOUT.name)
 
     def setup(self, testbed: Testbed, timeouts_ns: ArrayLike) -> Setup:
-        """Return the start: RED's thresholds, and the timeout of every switch, or of each."""
+        """Return RED's thresholds, and the timeouts: one for all switches, or one for each."""
         buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.int64)
         kmin, kmax = np.minimum(KMIN_BYTES, buffers), np.minimum(KMAX_BYTES, buffers)
         red = ECN.change(np.arange(len(buffers)), kmin, kmax, PMAX)
-        return Setup((red, timeouts(np.arange(len(testbed.switches)), timeouts_ns)))
+        return Setup((red, timeout_change(np.arange(len(testbed.switches)), timeouts_ns)))
 
 
-def timeouts(switches: Ints, values_ns: ArrayLike) -> Change:
+def timeout_change(switches: Ints, values_ns: ArrayLike) -> Change:
     """Return the change that gives `switches` these timeouts, in whole ns."""
     return FLOWLET_TIMEOUT.change(switches, np.rint(values_ns).astype(np.int64))
 
 
-def changed_only(switches: Ints, before_ns: Ints, after_ns: Ints) -> Action:
+def changed_timeouts(switches: Ints, before_ns: Ints, after_ns: Ints) -> Action:
     """Return the change at those of `switches` whose timeout differs; () if none does."""
     differs = before_ns != after_ns
-    return (timeouts(switches[differs], after_ns[differs]),) if differs.any() else ()
+    return (timeout_change(switches[differs], after_ns[differs]),) if differs.any() else ()
 
 
 def timeout_of(action: NDArray[np.floating]) -> Ints:
-    """Return the timeouts, in ns, of actions from -1 (the shortest) to 1 (the longest), any shape.
+    """Return the timeouts in ns of actions from -1 (the shortest) to 1 (the longest), any shape.
 
     Equal steps of an action multiply the timeout by the same factor.
     """
     share = (np.asarray(action, dtype=np.float64) + 1.0) / 2.0
-    octaves = log(LONGEST_NS / SHORTEST_NS)
-    result: Ints = np.rint(SHORTEST_NS * exp(share * octaves)).astype(np.int64)
+    log_range = log(LONGEST_NS / SHORTEST_NS)
+    result: Ints = np.rint(SHORTEST_NS * exp(share * log_range)).astype(np.int64)
     return result
 
 
 def action_of(timeout_ns: ArrayLike) -> NDArray[np.float64]:
-    """Undo `timeout_of`; timeouts out of its range count as the nearest in it."""
+    """Return the actions of timeouts: the inverse of `timeout_of`. Others count as the nearest."""
     within = np.clip(np.asarray(timeout_ns, dtype=np.float64), SHORTEST_NS, LONGEST_NS)
     action: NDArray[np.float64] = (
         2.0 * log(within / SHORTEST_NS) / log(LONGEST_NS / SHORTEST_NS) - 1.0
@@ -79,8 +80,8 @@ def action_of(timeout_ns: ArrayLike) -> NDArray[np.float64]:
     return action
 
 
-def outside(**values_ns: int) -> Iterator[str]:
-    """Yield a fault for each timeout that the knob cannot have."""
+def timeout_faults(**values_ns: int) -> Iterator[str]:
+    """Yield a fault for each timeout that is outside the bounds of the knob."""
     (column,) = FLOWLET_TIMEOUT.columns
     for name, value in values_ns.items():
         if not column.minimum <= value <= (column.maximum or value):
@@ -88,7 +89,7 @@ def outside(**values_ns: int) -> Iterator[str]:
 
 
 LOADS = (0.2, 0.4, 0.6, 0.8)
-# By the hosts' rate, for each of LOADS.
+# The best static timeout at each of LOADS, by the hosts' rate in bit/s.
 BEST_NS = {
     1_000_000_000: (400_000, 1_000_000, 1_000_000, 1_000_000),
     10_000_000_000: (100_000, 100_000, 100_000, 200_000),
@@ -96,9 +97,9 @@ BEST_NS = {
 
 
 def best_static_ns(load: ArrayLike, rate_bps: int) -> Ints:
-    """Return the best static timeout in ns at the loads of the table nearest to `load`, any shape.
+    """Return the best static timeout in ns, for the load of the table nearest to each `load`.
 
-    `rate_bps` is the hosts'; of two rates in the table the nearest by its ratio counts.
+    `load` has any shape. `rate_bps` is the hosts' rate; the table's nearest one, by ratio, counts.
     """
     rates = np.array(sorted(BEST_NS))
     rate = int(rates[np.argmin(np.abs(np.log2(rates / rate_bps)))])
@@ -113,11 +114,12 @@ def host_rate(testbed: Testbed) -> int:
 
 
 class Uplinks:
-    """Utilisation of links, from two readings in a row.
+    """The links of switches, which of them lead upwards, and their utilisation.
 
-    `switches` are the numbers of those that have two or more links upwards: edge switches first,
-    as in `Testbed.switches`. A link counts once for each direction. With traffic classes, a link
-    has several queues, which are added up.
+    `switches` are the indices, in `Testbed.switches`, of those with two or more upward links: edge
+    switches come first. `switch`, `up` and `between` have an entry per switch port: the port's
+    switch, whether it leads to a higher tier, and whether it leads to a switch. A link counts once
+    for each direction. With traffic classes, a port has several queues, which are added up.
     """
 
     def __init__(self, testbed: Testbed) -> None:
@@ -133,8 +135,8 @@ class Uplinks:
             dtype=bool,
         )
         self.switch = np.array([number[port.device] for port in ports], dtype=np.int64)
-        ways = np.bincount(self.switch[self.up], minlength=len(number))
-        self.switches: Ints = np.flatnonzero(ways > 1)
+        uplinks = np.bincount(self.switch[self.up], minlength=len(number))
+        self.switches: Ints = np.flatnonzero(uplinks > 1)
         self._last: tuple[int, Floats] = (0, np.zeros(len(ports)))
         self.sent_bytes: Floats = np.zeros(len(ports))
 
@@ -144,9 +146,9 @@ class Uplinks:
         return result
 
     def utilisation(self, observation: Observation) -> Floats:
-        """Return the share of its rate that each switch port sent at since the last reading.
+        """Return the utilisation of each switch port since the last reading, shape (ports,).
 
-        `sent_bytes` (ports,) has what it sent.
+        Afterwards `sent_bytes`, shape (ports,), has what each port sent in that time.
         """
         before_ns, before = self._last
         sent = self.by_port(observation["tx_bytes"])
@@ -167,8 +169,8 @@ class Uplinks:
 
     def sums(self, values: Floats) -> Floats:
         """Return the sums of values (ports,) over the upward ports of every switch."""
-        maximum = int(self.switch.max(initial=-1)) + 1
-        result: Floats = np.bincount(self.switch[self.up], values[self.up], maximum).astype(
+        count = int(self.switch.max(initial=-1)) + 1
+        result: Floats = np.bincount(self.switch[self.up], values[self.up], count).astype(
             np.float64
         )
         return result

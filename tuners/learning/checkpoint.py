@@ -1,9 +1,9 @@
-"""Trained networks on disk: arrays as safetensors, with a JSON file that describes them.
+"""Checkpoints: trained networks on disk, as safetensors, each with a JSON file that describes it.
 
-    NAME.safetensors    parameters by name
-    NAME.json           the card: tuner, architecture, data, seeds, versions, curve
+    NAME.safetensors    the network's parameters by name
+    NAME.json           the card: tuner, architecture, data, seeds, versions, learning curve
 
-Never pickle: a checkpoint from a stranger may hold wrong numbers, but cannot run code.
+Pickle is never used: a checkpoint from a stranger may hold wrong numbers, but cannot run code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.files import here, write_whole
-from tuners.learning.networks import Arrays, finite
+from tuners.learning.networks import Arrays, all_finite
 
 FORMAT = 1
 PRETRAINED = Path(__file__).parents[1] / "pretrained"
@@ -30,7 +30,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is on disk: arrays by name, and the card."""
+    """A checkpoint in memory: its file, the parameters by name, and the card."""
 
     path: Path
     arrays: Arrays
@@ -45,10 +45,10 @@ def pretrained() -> tuple[str, ...]:
 def find(name: str) -> Path:
     """Return the file of a checkpoint, given a pretrained one's name or a `.safetensors` path.
 
-    Raises CheckpointError if there is none.
+    Raises CheckpointError if there is no such file.
     """
-    own = name.endswith(".safetensors")
-    path = Path(here(name)) if own else PRETRAINED / f"{name}.safetensors"
+    is_path = name.endswith(".safetensors")
+    path = Path(here(name)) if is_path else PRETRAINED / f"{name}.safetensors"
     if not path.is_file():
         known = ", ".join(_in_ranges(pretrained())) or "none"
         raise CheckpointError(
@@ -58,7 +58,7 @@ def find(name: str) -> Path:
 
 
 def _in_ranges(names: Sequence[str]) -> list[str]:
-    """Return the names with `a-1`, `a-2`, `a-3` as `a-1..3`: a family's training seeds."""
+    """Return names that differ in their training seed as one: `a-1`, `a-2`, `a-3` as `a-1..3`."""
     seeds: dict[str, list[int]] = {}
     plain = []
     for name in names:
@@ -67,21 +67,22 @@ def _in_ranges(names: Sequence[str]) -> list[str]:
             seeds.setdefault(family, []).append(int(seed))
         else:
             plain.append(name)
-    for family, found in seeds.items():
-        low, high = min(found), max(found)
-        whole = len(found) > 1 and len(found) == high - low + 1
-        plain += [f"{family}-{low}..{high}"] if whole else [f"{family}-{seed}" for seed in found]
+    for family, numbers in seeds.items():
+        low, high = min(numbers), max(numbers)
+        is_range = 1 < len(numbers) == high - low + 1
+        each = [f"{family}-{number}" for number in numbers]
+        plain += [f"{family}-{low}..{high}"] if is_range else each
     return sorted(plain)
 
 
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], card: Mapping[str, Any]) -> None:
-    """Write both files, each atomically: a reader sees either the old or the new content.
+    """Write the parameters and the card, each file atomically: a reader sees old or new content.
 
     Raises ValueError, and keeps the old files, if a parameter is not finite.
     """
     from safetensors.numpy import save as serialise
 
-    if not finite(arrays):
+    if not all_finite(arrays):
         raise ValueError("a parameter is NaN or infinite")
     path.parent.mkdir(parents=True, exist_ok=True)
     ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
@@ -103,23 +104,24 @@ def load(name: str) -> Checkpoint:
             f"{path} is truncated or no safetensors file ({error}): get it again, or train anew"
         ) from error
     card = card_of(path)
-    if not finite(arrays):
+    if not all_finite(arrays):
         raise CheckpointError(f"{path} holds NaN or infinite parameters: train anew")
     return Checkpoint(path, arrays, card)
 
 
 def card_of(path: Path) -> dict[str, Any]:
     """Return the card beside a checkpoint's file. Raises CheckpointError if it cannot be read."""
-    beside = path.with_suffix(".json")
+    card_path = path.with_suffix(".json")
     try:
-        card = json.loads(beside.read_text(encoding="utf-8"))
+        card = json.loads(card_path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path} has no card {beside.name} that can be read ({error}): keep both files together"
+            f"{path} has no card {card_path.name} that can be read ({error}): "
+            "keep both files together"
         ) from error
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise CheckpointError(
-            f"{beside} is no card of format {FORMAT}: use the closloop that wrote it"
+            f"{card_path} is no card of format {FORMAT}: use the closloop that wrote it"
         )
     return card
 
@@ -127,9 +129,10 @@ def card_of(path: Path) -> dict[str, Any]:
 def load_for(
     name: str, tuner: str, architecture: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Checkpoint:
-    """Read a checkpoint and require that it belongs to `tuner` and has arrays of these shapes.
+    """Read a checkpoint for `tuner`, whose networks have this architecture and these shapes.
 
-    An entry -1 in a shape accepts any length. Raises CheckpointError that says what differs.
+    A -1 in a shape accepts any length. Raises CheckpointError, which says what differs, for a
+    checkpoint of another tuner, of another architecture, or with other shapes.
     """
     checkpoint = load(name)
     card, path = checkpoint.card, checkpoint.path
@@ -138,28 +141,33 @@ def load_for(
             f"{path} was trained for tuner {card.get('tuner')!r}, not {tuner!r}: "
             "name a checkpoint of this tuner"
         )
-    found = card.get("architecture", {})
-    if found != dict(architecture):
-        wrong = sorted(
-            key for key in {*found, *architecture} if found.get(key) != architecture.get(key)
+    actual = card.get("architecture", {})
+    if actual != dict(architecture):
+        different = sorted(
+            key for key in {*actual, *architecture} if actual.get(key) != architecture.get(key)
         )
         what = ", ".join(
-            f"{key} {found.get(key)!r} instead of {architecture.get(key)!r}" for key in wrong
+            f"{key} {actual.get(key)!r} instead of {architecture.get(key)!r}" for key in different
         )
         raise CheckpointError(
             f"{path} is of another architecture ({what}): use the closloop that wrote it, "
             "or train anew"
         )
+    _check_shapes(checkpoint, shapes)
+    return checkpoint
+
+
+def _check_shapes(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
     arrays = checkpoint.arrays
-    for key in sorted({*arrays, *shapes}):
-        have, want = (arrays[key].shape if key in arrays else None), shapes.get(key)
+    for name in sorted({*arrays, *shapes}):
+        actual, expected = (arrays[name].shape if name in arrays else None), shapes.get(name)
         if (
-            have is None
-            or want is None
-            or len(have) != len(want)
-            or any(w not in (-1, h) for h, w in zip(have, want, strict=True))
+            actual is None
+            or expected is None
+            or len(actual) != len(expected)
+            or any(length not in (-1, n) for n, length in zip(actual, expected, strict=True))
         ):
             raise CheckpointError(
-                f"{path}: array {key!r} has shape {have}, not {want}: it does not fit its card"
+                f"{checkpoint.path}: array {name!r} has shape {actual}, not {expected}: "
+                "it does not fit its card"
             )
-    return checkpoint

@@ -1,4 +1,7 @@
-"""The protocol of learners, what they share, and networks that torch trains, checked for NaN."""
+"""The protocol of learners, what closloop's learners share, and networks that torch trains.
+
+A learner improves a network from what a tuner recorded while it acted by that network.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
 from tuners.learning.networks import Arrays
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
 LEARNERS = "closloop.learners"
 State = dict[str, NDArray[Any]]
-_LATE = 3  # of `TrainedNet.mean`
+_AVERAGING_POWER = 3  # step i of a training has a weight that grows like i^3: `TrainedNet.mean`
 # Adam divides a step by the root of the mean squared gradient, which is tiny for an action that is
 # seldom tried. With Adam's usual 1e-8, one lucky sample would move the action's value thirty times
 # as far as the learning rate says, and make it look best. 1.5e-4 is from Rainbow (Hessel et al.,
@@ -26,17 +29,18 @@ _EPSILON = 1.5e-4
 
 
 class NotANumberError(ArithmeticError):
-    """A loss, an observation or a parameter is NaN or infinite: training must stop."""
+    """A loss, an observation or a parameter is NaN or infinite, so training must stop."""
 
 
 class Learner(Protocol):
     """Learns from the traces of tuners. The result depends only on the seed and the traces.
 
-    `tuner` acts with its networks: a name, or `file.py:Class` with the path as seen from the
-    learner's file. `settings` is a dataclass, whose fields all have defaults. A learner is made by
-    `(seed, testbed, settings, parameters)`; `parameters` are those that it begins with, or None. It
-    may have networks `per_switch` (`per_switch = True`), and `online(tuner, seed, testbed,
-    parameters)`, which returns the learner that goes on while a tuner acts.
+    `tuner` is the tuner that acts with the learned networks: a name, or `file.py:Class`, with the
+    path relative to the learner's file. `settings` is a dataclass whose fields all have defaults.
+    A learner is created with `(seed, testbed, settings, parameters)`, where `parameters` are the
+    network's to begin with, or None. With `per_switch = True`, it can train one network per switch.
+    With a class method `online(tuner, seed, testbed, parameters)`, which returns a learner, the
+    tuner can continue to learn while it acts.
     """
 
     tuner: ClassVar[str]
@@ -46,13 +50,13 @@ class Learner(Protocol):
         """Return the parameters that a checkpoint holds."""
 
     def architecture(self) -> dict[str, Any]:
-        """Return what must agree between a checkpoint and the tuner that loads it."""
+        """Return what the tuner that loads a checkpoint compares with its own architecture."""
 
     def acting(self) -> dict[str, Scalar]:
         """Return the tuner's parameters for the next episode, such as how much to explore."""
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Learn from one episode; return figures for the curve. Raises NotANumberError."""
+        """Learn from one episode; return figures for the learning curve. Raises NotANumberError."""
 
     def state(self) -> State:
         """Return everything that is needed to continue learning."""
@@ -61,11 +65,12 @@ class Learner(Protocol):
         """Continue from what `state` returned."""
 
 
-def ask_for_same_bits() -> None:
-    """Ask torch for AVX2, and MKL for the branch that runs on every vendor's CPU.
+def request_reproducible_kernels() -> None:
+    """Make torch use AVX2, and MKL the code that runs on every vendor's CPU.
 
-    They choose their kernels by CPU, unless the environment says otherwise, which they read once:
-    at the first tensor, and at the first product of matrices.
+    Otherwise both choose their kernels by the CPU, and results would differ in the last bits. They
+    read these environment variables only once: torch at the first tensor, MKL at the first product
+    of matrices. So call this before both.
     """
     if "avx2" in Path("/proc/cpuinfo").read_text():
         os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
@@ -73,19 +78,20 @@ def ask_for_same_bits() -> None:
 
 
 def load_torch() -> Any:
-    """Import torch, set up to compute the same bits on every CPU with AVX2."""
-    ask_for_same_bits()
+    """Import torch and return it, set up to compute the same bits on every CPU with AVX2."""
+    request_reproducible_kernels()
     import torch
 
-    torch.set_num_threads(1)  # more do not help small nets, and make results vary
+    torch.set_num_threads(1)  # more threads do not help small networks, and make results vary
     return torch
 
 
 class TrainedNet:
     """Named parameters as torch tensors, with the Adam optimiser that changes them.
 
-    `weight_decay` is AdamW's (Loshchilov and Hutter, 2019), of matrices and not of biases: what
-    few and noisy samples say of single states counts less, what all states share as much as before.
+    `weight_decay` is AdamW's (Loshchilov and Hutter, 2019). It shrinks matrices, not biases: what a
+    few noisy samples say about single states then counts less, and what all states share counts as
+    much as before.
     """
 
     def __init__(
@@ -128,7 +134,7 @@ class TrainedNet:
             self._torch.nn.utils.clip_grad_norm_(list(self.tensors.values()), max_norm)
         self._adam.step()
         self._steps += 1
-        share = (_LATE + 1) / (_LATE + self._steps)
+        share = (_AVERAGING_POWER + 1) / (_AVERAGING_POWER + self._steps)
         with self._torch.no_grad():
             for name, tensor in self.tensors.items():
                 self._mean[name].lerp_(tensor, share)
@@ -139,7 +145,7 @@ class TrainedNet:
         return {name: tensor.detach().numpy().copy() for name, tensor in self.tensors.items()}
 
     def mean(self) -> Arrays:
-        """Return the mean of the parameters over all steps so far, late ones weighted most.
+        """Return the mean of the parameters over all steps so far. Late steps weigh most.
 
         Single steps of stochastic descent scatter about a good network; their mean is closer to it.
         The weight of step i of n grows like i^3, so the last quarter has two thirds of the weight
@@ -177,16 +183,17 @@ class TrainedNet:
 
 
 class NetworkLearner(ABC):
-    """What learners share: networks, a target, memories and counters, all kept to go on with.
+    """What learners share: networks, a target network, replay memories and counters.
 
-    `nets` and `memories` are by their names in `state`.
+    All of them are part of `state`, so that a training can be resumed. `nets` and `memories` are
+    given by their names there.
     """
 
     def __init__(
         self,
         seed: int,
         nets: Mapping[str, TrainedNet],
-        memories: Mapping[str, Replay] | None = None,
+        memories: Mapping[str, ReplayBuffer] | None = None,
     ) -> None:
         self._seed, self._nets, self._memories = seed, nets, memories or {}
         self._target: dict[str, Any] = {}
@@ -197,17 +204,18 @@ class NetworkLearner(ABC):
         """Return the architecture of this learner's checkpoints."""
 
     def parameters(self) -> Arrays:
-        """Return the means of the networks over their last updates."""
-        return {name: one for net in self._nets.values() for name, one in net.mean().items()}
+        """Return the networks' parameters, averaged over their updates (`TrainedNet.mean`)."""
+        return {name: mean for net in self._nets.values() for name, mean in net.mean().items()}
 
     def _tensors(self) -> dict[str, Any]:
-        return {name: one for net in self._nets.values() for name, one in net.tensors.items()}
+        nets = self._nets.values()
+        return {name: tensor for net in nets for name, tensor in net.tensors.items()}
 
-    def _copy(self) -> dict[str, Any]:
-        """Return the networks as they are now, for a target."""
+    def _copy_of_networks(self) -> dict[str, Any]:
+        """Return a copy of the networks as they are now, for a target network."""
         return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
 
-    def _kept(self) -> dict[str, TrainedNet | Replay]:
+    def _parts(self) -> dict[str, TrainedNet | ReplayBuffer]:
         return {**self._nets, **self._memories}
 
     def _counters(self) -> State:
@@ -219,29 +227,31 @@ class NetworkLearner(ABC):
     def state(self) -> State:
         """Return networks, optimisers, target, memories and counters."""
         target = {name: tensor.numpy().copy() for name, tensor in self._target.items()}
-        result = self._counters() | named("target", target)
-        for name, one in self._kept().items():
-            result |= named(name, one.state())
+        result = self._counters() | with_prefix("target", target)
+        for name, part in self._parts().items():
+            result |= with_prefix(name, part.state())
         return result
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from `state`."""
         torch = load_torch()
-        self._target = {name: torch.tensor(one) for name, one in part("target", state).items()}
-        for name, one in self._kept().items():
-            one.load(part(name, state))
+        self._target = {
+            name: torch.tensor(values) for name, values in without_prefix("target", state).items()
+        }
+        for name, part in self._parts().items():
+            part.load(without_prefix(name, state))
         self._load_counters(state)
 
 
 class ReplayLearner(NetworkLearner):
-    """A learner that draws from what it remembers of all episodes."""
+    """A learner that draws batches from replay memories of all episodes so far."""
 
-    _FIRST_REWARD = 0  # the first decision whose reward counts in the curve
+    _FIRST_REWARD = 0  # the first decision whose reward counts in the learning curve
     _settings: Any
 
     @abstractmethod
     def acting(self) -> dict[str, Scalar]:
-        """Return how much to explore next."""
+        """Return the tuner's parameters for the next episode, `explore` among them."""
 
     @abstractmethod
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -274,17 +284,17 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {"x": x[:-1], "action": trace["action"][:-1], "reward": reward, "next_x": x[1:]}
 
 
-def named(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+def with_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
     """Return `state` with `prefix.` before every name."""
     return {f"{prefix}.{name}": values for name, values in state.items()}
 
 
-def part(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
-    """Undo `named`: the entries of one prefix, without it."""
+def without_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Return the entries whose names begin with `prefix.`, by the rest of their names."""
     start = prefix + "."
     return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
 
 
-def part_of(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return the parameters of one network, with their full names."""
-    return {key: one for key, one in parameters.items() if key.startswith(f"{name}.")}
+def network_parameters(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the parameters of the network `name`, by their full names."""
+    return {key: values for key, values in parameters.items() if key.startswith(f"{name}.")}

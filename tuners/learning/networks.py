@@ -1,12 +1,12 @@
 """Small networks whose forward pass is written once, for NumPy arrays and for torch tensors.
 
-Tuners decide with NumPy, learners differentiate with torch. Both call the same functions on the
-same parameters, a mapping from names to arrays. Only learners import torch.
+Tuners compute with NumPy, learners with torch, which differentiates. Both call the same functions
+with the same parameters, a mapping from names to arrays. Only learners import torch.
 
-With NumPy, an output has the same bits on every x86-64 machine: see `product`. NumPy's and the C
-library's exp and log have a version for each kind of CPU, and their results differ in the last bit.
-Those here use only operations whose rounding IEEE 754 defines: sums, products, quotients and powers
-of two. Errors are about two units in the last place.
+With NumPy, an output has the same bits on every x86-64 machine: see `matmul`. The functions exp and
+log of NumPy and of the C library have a version for each kind of CPU, and these differ in the last
+bit. The functions exp and log here use only operations whose rounding IEEE 754 defines: sums,
+products, quotients and powers of two. Their errors are about two units in the last place.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ceil_log2(x: Any) -> NDArray[np.int64]:
 
 
 def _log_parts(x: Any) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Return ln(m) and n with x = m * 2^n, m between sqrt(1/2) and sqrt(2)."""
+    """Return ln(m) and n such that x = m * 2^n, with m between sqrt(1/2) and sqrt(2)."""
     part, power = np.frexp(np.asarray(x, dtype=np.float64))
     low = part < math.sqrt(0.5)
     part, power = np.where(low, 2.0 * part, part), power - low
@@ -79,9 +79,10 @@ _WEIGHT_BITS = 23
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix (…, inputs, outputs) as integers times `unit`, a power of two; see `product`.
+    """A matrix (…, inputs, outputs) as the integers `whole` times `unit`, a power of two.
 
-    The error of an entry is at most 2^-24 of the largest entry, as for a float32 of that size.
+    `matmul` explains why. The error of an entry is at most 2^-24 of the largest entry, as for a
+    float32 of that size.
     """
 
     whole: NDArray[np.float64]
@@ -89,7 +90,7 @@ class Weight:
 
     @staticmethod
     def of(values: NDArray[Any]) -> Weight:
-        """Round a matrix."""
+        """Return a matrix, rounded to such integers."""
         exponent = int(np.frexp(np.abs(values).max())[1])
         unit = math.ldexp(1.0, exponent - _WEIGHT_BITS)
         return Weight(np.rint(values.astype(np.float64) / unit), unit)
@@ -101,9 +102,12 @@ class Weight:
         return len(self.whole)
 
 
-def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the parameters with their matrices rounded, once rather than at every decision."""
-    _first_product()
+def prepared_parameters(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return a network's parameters for many calls of `mlp` with NumPy.
+
+    Matrices are rounded once, and not at every decision.
+    """
+    _warm_up_blas()
     return {
         name: Weight.of(values) if name.endswith(".weight") else values.astype(np.float64)
         for name, values in parameters.items()
@@ -111,21 +115,23 @@ def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 @cache
-def _first_product() -> None:
-    """Let the BLAS take its memory before a trial begins.
+def _warm_up_blas() -> None:
+    """Make the BLAS allocate its memory now, before a trial begins.
 
-    It asks for it at its first large product, on some CPUs in ways that the kernel refuses, and in
-    virtual time a refusal takes a microsecond: of the first decision, and of no repeated one.
+    Otherwise it does so at its first large product, on some CPUs in ways that the kernel refuses.
+    In virtual time a refusal takes a microsecond, so the first decision would take longer than when
+    it is repeated in the same process.
     """
     np.ones((512, 72)) @ np.ones((72, 64))
 
 
-def product(x: Any, weight: Any) -> Any:
-    """Return x @ weight, (…, inputs) by (…, inputs, outputs); for arrays the same bits everywhere.
+def matmul(x: Any, weight: Any) -> Any:
+    """Return x @ weight for x (…, inputs) and weight (…, inputs, outputs), arrays or tensors.
 
-    The order in which a BLAS adds, and whether it fuses multiplications, depends on the CPU. So
-    each row of `x` and the matrix are rounded to integers of so few bits that no sum exceeds 2^53.
-    Every partial sum is then exact, in any order. The rounding error is about that of float32.
+    For arrays, the result has the same bits on every machine. The order in which a BLAS adds, and
+    whether it fuses multiplications, depends on the CPU. So each row of `x` and the matrix are
+    rounded to integers of so few bits that no sum exceeds 2^53. Then every partial sum is exact, in
+    any order. The rounding error is about that of float32.
     """
     if not isinstance(x, np.ndarray):
         return x @ weight
@@ -142,10 +148,10 @@ def product(x: Any, weight: Any) -> Any:
     return sums
 
 
-def beside(weight: Any, inputs: int) -> Any:
+def side_by_side(weight: Any, inputs: int) -> Any:
     """Return a matrix (2 inputs, outputs) as (inputs, 2 outputs): its two halves side by side."""
     if isinstance(weight, Weight):
-        return Weight(beside(weight.whole, inputs), weight.unit)
+        return Weight(side_by_side(weight.whole, inputs), weight.unit)
     return concatenate((weight[:inputs], weight[inputs:]))
 
 
@@ -159,8 +165,9 @@ def init_mlp(
     """Return the parameters of a multilayer perceptron, `widths` from input to output.
 
     Weights are uniform in +-sqrt(6 / inputs), those of the last layer `last` times that; biases are
-    0. With `copies`, each array has a first axis of that many identical copies. Small outputs are
-    for a network's end: a module whose output others take needs `last` 1, or its inputs fade.
+    0. With `copies`, each array has a first axis of that many identical copies. The default `last`
+    makes a network's first outputs small. A module whose output is the input of others needs
+    `last` 1; otherwise what passes through it fades.
     """
     result: Arrays = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
@@ -178,7 +185,7 @@ def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
     """Return the perceptron's output for inputs (…, n, inputs), with ReLU between the layers."""
     layer = 0
     while True:
-        x = product(x, parameters[f"{name}.{layer}.weight"]) + parameters[f"{name}.{layer}.bias"]
+        x = matmul(x, parameters[f"{name}.{layer}.weight"]) + parameters[f"{name}.{layer}.bias"]
         layer += 1
         if f"{name}.{layer}.weight" not in parameters:
             return x
@@ -188,15 +195,15 @@ def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
 def mlp_by_group(
     parameters: Mapping[str, Any], name: str, x: NDArray[Any], group: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return outputs (n, outputs) for inputs (n, inputs); row i uses copy `group[i]` of the net."""
+    """Return outputs (n, outputs) for inputs (n, inputs). Row i uses copy `group[i]`."""
     if len(parameters[f"{name}.0.weight"]) == 1:
         shared: NDArray[Any] = mlp(parameters, name, x[None])[0]
         return shared
-    mine = {key: values for key, values in parameters.items() if key.startswith(name + ".")}
+    net = {key: values for key, values in parameters.items() if key.startswith(name + ".")}
     order = np.argsort(group, kind="stable")
     copies, first = np.unique(group[order], return_index=True)
     parts = [
-        mlp({key: values[copy] for key, values in mine.items()}, name, x[rows])
+        mlp({key: values[copy] for key, values in net.items()}, name, x[rows])
         for copy, rows in zip(copies, np.split(order, first[1:]), strict=True)
     ]
     outputs: NDArray[Any] = np.concatenate(parts)[np.argsort(order, kind="stable")]
@@ -204,7 +211,7 @@ def mlp_by_group(
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Join along the last axis."""
+    """Join arrays or tensors along the last axis."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts, axis=-1)
     import torch
@@ -213,23 +220,23 @@ def concatenate(parts: Sequence[Any]) -> Any:
 
 
 def amin(x: Any, axis: int) -> Any:
-    """Minimum along an axis."""
+    """Return the minimum along an axis, of an array or tensor."""
     return x.min(axis=axis) if isinstance(x, np.ndarray) else x.amin(dim=axis)
 
 
 def amax(x: Any, axis: int) -> Any:
-    """Maximum along an axis."""
+    """Return the maximum along an axis, of an array or tensor."""
     return x.max(axis=axis) if isinstance(x, np.ndarray) else x.amax(dim=axis)
 
 
 def softmax(logits: Any) -> Any:
-    """Probabilities along the last axis."""
+    """Return the softmax of an array or tensor along the last axis."""
     if not isinstance(logits, np.ndarray):
         return logits.softmax(dim=-1)
     shifted = exp(logits - logits.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
 
 
-def finite(parameters: Mapping[str, NDArray[Any]]) -> bool:
-    """True if no parameter is NaN or infinite."""
+def all_finite(parameters: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether no parameter is NaN or infinite."""
     return all(bool(np.isfinite(values).all()) for values in parameters.values())

@@ -14,27 +14,29 @@ from orchestration.core.records import Ints
 from orchestration.core.trial import Scalar
 from tuners.learning.learner import ReplayLearner, State, TrainedNet
 from tuners.learning.networks import exp
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
-# Of training, in none of the three papers.
+# Of ACC, GraphCC and PET. None of the three papers gives it.
 DISCOUNT = 0.9
-_SENDING = 0.1  # of the port's rate
+_MIN_SENDING = 0.1  # a share of the port's rate
 
 
 def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: Any) -> Any:
     """Return y = r + discount * Q(s', argmax_a Q(s', a; theta); theta') (ACC, equation 3).
 
-    `reward` has shape (…), and so has `discount`, or it is a number; `next_online` and
-    `next_target` are the networks' values of the next state, (…, actions). All are torch tensors.
+    `reward` has shape (…). `discount` has the same shape, or is a number. `next_online` and
+    `next_target` are the values of the next state by the online and by the target network, shape
+    (…, actions). All are torch tensors.
     """
     best = next_online.argmax(dim=-1, keepdim=True)
     return reward + discount * next_target.gather(-1, best).squeeze(-1)
 
 
 def exploration(start: float, end: float, decay: float, decisions: int) -> float:
-    """Return a share that decays exponentially from `start` until it is `end`, and then stays.
+    """Return the share of exploring decisions after so many decisions.
 
-    `decay` is the time constant in decisions: `end` is reached after decay * ln(start / end).
+    It decays exponentially from `start` to `end`, and then stays. `decay` is the time constant, in
+    decisions: `end` is reached after decay * ln(start / end).
     """
     return max(end, start * float(exp(-decisions / decay)))
 
@@ -42,27 +44,29 @@ def exploration(start: float, end: float, decay: float, decisions: int) -> float
 def explore(
     rng: np.random.Generator, choice: Ints, agents: Ints, share: float, values: NDArray[Any]
 ) -> Ints:
-    """Replace, in place, the choice of each of `agents` with probability `share`; return of which.
+    """Replace, in place, the choice of each of `agents` with probability `share`.
 
-    `values` has one row per agent. The best action is drawn with weight 1, the second best with
-    1/2, the third with 1/3 and so on: "actions resulting large reward will be prioritised" (ACC,
-    section 4.3). With uniform draws, each of a hundred actions is tried so seldom that chance
-    decides which looks best. With these weights, what looks best is tried again.
+    Returns the agents whose choice was replaced. `values` has one row per agent. The best action is
+    drawn with weight 1, the second best with 1/2, the third with 1/3 and so on: "actions resulting
+    large reward will be prioritised" (ACC, section 4.3). With uniform draws, each of a hundred
+    actions is tried so seldom that chance decides which looks best. With these weights, the action
+    that looks best is tried again.
     """
-    places = np.flatnonzero(rng.random(len(agents)) < share)
+    rows = np.flatnonzero(rng.random(len(agents)) < share)
     edges = np.cumsum(1.0 / np.arange(1, values.shape[1] + 1))
-    rank = np.searchsorted(edges, rng.random(len(places)) * edges[-1])
-    order = np.argsort(-values[places], axis=1, kind="stable")
-    choice[agents[places]] = order[np.arange(len(places)), rank]
-    return agents[places]
+    rank = np.searchsorted(edges, rng.random(len(rows)) * edges[-1])
+    order = np.argsort(-values[rows], axis=1, kind="stable")
+    choice[agents[rows]] = order[np.arange(len(rows)), rank]
+    return agents[rows]
 
 
 class Explorer:
     """Decides which agents explore, and how long an explored action lasts.
 
-    What a setting does shows over several decisions. Of one that is replaced at the next decision
-    nothing is learned, so an explored action is held: it goes on with probability 1 - 1 / `hold`
-    (temporally extended exploration: Dabney, Ostrovski and Barreto, 2021).
+    The effect of a setting shows over several decisions, so nothing is learned about a setting that
+    is replaced at the next one. Therefore an explored action is held: at each decision it goes on
+    with probability 1 - 1 / `hold`, for `hold` decisions in the mean (temporally extended
+    exploration: Dabney, Ostrovski and Barreto, 2021).
     """
 
     def __init__(self, rng: np.random.Generator, agents: int, hold: float) -> None:
@@ -75,8 +79,8 @@ class Explorer:
     ) -> None:
         """Replace, in place, the choice of those of `agents` that explore.
 
-        `share` of all decisions explore in the long run; `before` holds the last choices, and
-        `values` has one row per agent.
+        In the long run, a `share` of all decisions explore. `before` holds the previous choices of
+        all agents. `values` has one row for each of `agents`.
         """
         held = self._exploring[agents] & (self._rng.random(len(agents)) < self._goes_on)
         choice[agents[held]] = before[agents[held]]
@@ -93,9 +97,10 @@ def held_returns(
     """Return transitions that last as long as an agent's action does, at most `horizon` decisions.
 
     `rows` are those of `tuners.learning.learner.transitions`. `reward` becomes the discounted sum
-    of the rewards while the action was held, `next_x` the state in which it ended, and `weight`
-    (steps, agents) is the power of `discount` by which the value of that state counts. An action
-    that is held is an option, and this is its return (Sutton, Precup and Singh, 1999, equation 9).
+    of the rewards while the action was held, and `next_x` the state in which it ended. `weight`,
+    shape (steps, agents), is the power of `discount` by which the value of that state counts. An
+    action that is held is an option, and this is its return (Sutton, Precup and Singh, 1999,
+    equation 9).
     """
     action = rows["action"]
     steps = len(action)
@@ -121,10 +126,10 @@ def held_returns(
 def multi_step_returns(
     rows: Mapping[str, NDArray[Any]], discount: float, horizon: int
 ) -> dict[str, NDArray[Any]]:
-    """Return transitions of `horizon` decisions; the last ones of a trace, which are fewer, go.
+    """Return transitions of `horizon` decisions. Shorter ones at the end of a trace are left out.
 
     `rows` are those of `tuners.learning.learner.transitions`. `reward` becomes the discounted sum
-    of so many rewards, and `next_x` the state after them.
+    of `horizon` rewards, and `next_x` the state after them.
     """
     steps = len(rows["x"]) - horizon + 1
     if steps < 1:
@@ -138,15 +143,20 @@ def multi_step_returns(
     }
 
 
-def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return which transitions (see `tuners.learning.learner.transitions`) are worth learning from.
+def worth_learning_from(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return a mask of the transitions at whose beginning or end the queue was at work.
 
-    A queue is idle if it was empty at both readings and its port sent almost nothing: no setting
-    would have changed its reward. Such transitions are frequent, and learning from them would give
-    every action tried there the value of an empty queue. (ACC with its idle rule leaves out more.)
+    `rows` are those of `tuners.learning.learner.transitions`. A queue is idle if it is empty and
+    its port sends almost nothing: no setting would have changed its reward. Such transitions are
+    frequent, and learning from them would give every action tried there the value of an empty
+    queue. (ACC with its idle rule leaves out more.)
     """
-    seen = [(rows[key][..., 0] > _SENDING) | (rows[key][..., 1] > 0.0) for key in ("x", "next_x")]
-    return np.logical_or(*seen)
+    utilisation, queue = 0, 1  # columns of the newest reading: `tuners.ecn.features`
+    before, after = (
+        (rows[key][..., utilisation] > _MIN_SENDING) | (rows[key][..., queue] > 0.0)
+        for key in ("x", "next_x")
+    )
+    return np.logical_or(before, after)
 
 
 @dataclass(frozen=True)
@@ -163,31 +173,31 @@ class QSettings:
 
 
 class QLearner(ReplayLearner):
-    """Double Q-learning, whatever the network and the memory."""
+    """Double Q-learning, for any network and any replay memory."""
 
     def __init__(
-        self, seed: int, settings: QSettings, net: TrainedNet, memories: Mapping[str, Replay]
+        self, seed: int, settings: QSettings, net: TrainedNet, memories: Mapping[str, ReplayBuffer]
     ) -> None:
         super().__init__(seed, {"online": net}, memories)
         self._settings, self._net = settings, net
-        self._target = self._copy()
-        self._rewards = np.zeros(2)  # their sum, and how many
+        self._target = self._copy_of_networks()
+        self._rewards = np.zeros(2)  # their sum and their number
 
     @abstractmethod
     def values(self, parameters: Mapping[str, Any], x: Any) -> Any:
         """Return the values of all actions (…, actions) in states; tensors."""
 
     def acting(self) -> dict[str, Scalar]:
-        """Return how much to explore next, and how long an explored action lasts."""
+        """Return the share of exploring decisions, and how long an explored action lasts."""
         s = self._settings
         share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
         return {"explore": share, "hold": s.hold}
 
     def _errors(self, rows: Mapping[str, Any], weight: Any) -> Any:
-        """Return by how much the values of a batch's actions are below their targets (…).
+        """Return by how much the values of a batch's actions are below their targets, shape (…).
 
-        `weight` is the discount of the value of the next state. An agent that is `idle` there, if
-        the rows say so, keeps its action.
+        `weight` is the discount of the next state's value. Where `rows` have the column `idle`, an
+        agent that is idle in the next state keeps its action there, so that action's value counts.
         """
         import torch
 
@@ -203,23 +213,26 @@ class QLearner(ReplayLearner):
         return y - self.values(self._net.tensors, rows["x"]).gather(-1, chosen).squeeze(-1)
 
     def _step(self, loss: Any, target_every: int) -> float:
-        """Move the network; copy it to the target after every `target_every` updates."""
+        """Make one step down the gradient; return the loss. The target is renewed now and then.
+
+        The network is copied to the target after every `target_every` updates.
+        """
         value = self._net.step(loss, max_norm=10.0)
         self._updates += 1
         if self._updates % target_every == 0:
-            self._target = self._copy()
+            self._target = self._copy_of_networks()
         return value
 
-    def _note_rewards(self, rewards: NDArray[Any]) -> None:
-        """Count rewards of single decisions, any shape, in the mean that `_centred` subtracts."""
+    def _count_rewards(self, rewards: NDArray[Any]) -> None:
+        """Add rewards of single decisions, any shape, to the mean that `_centred` subtracts."""
         self._rewards += (float(rewards.sum(dtype=np.float64)), rewards.size)
 
     def _centred(self, reward: Any, weight: Any, discount: float) -> Any:
-        """Return discounted sums of rewards less what a mean reward a decision comes to.
+        """Return discounted sums of rewards, minus the same sums of the mean reward.
 
-        `weight` is the discount of what follows the sum. Values then begin near 0, where networks
-        do, and not at 1 / (1 - discount) times the reward: there an action that is seldom tried
-        looks bad for that alone (reward centring: Naik, Wan, Tomar and Sutton, 2024).
+        `weight` is the discount of what follows the sum. Without this, values are near 1 / (1 -
+        discount) times the reward, while a network's outputs begin near 0, so an action looks bad
+        only because it is seldom tried (reward centring: Naik, Wan, Tomar and Sutton, 2024).
         """
         mean = self._rewards[0] / max(self._rewards[1], 1.0)
         return reward - float(mean) * (1.0 - weight) / (1.0 - discount)

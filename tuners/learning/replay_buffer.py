@@ -1,4 +1,4 @@
-"""What learning starts from: a trial's decisions, rewards, and ring buffers of transitions."""
+"""What learners learn from: a trial's decisions and rewards, and replay buffers of transitions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Batch = dict[str, NDArray[np.generic]]
 
 
 class Decisions:
-    """A trial's decisions, one row each: states, actions, rewards, and what else is named.
+    """The decisions of a trial, one row each: states, actions, rewards, and other named arrays.
 
-    The reward in a row is that of the action in the row before. `kinds` are the types in `trace`.
+    The reward in a row is that of the action in the row before. `kinds` are the dtypes that arrays
+    have in `trace`.
     """
 
     def __init__(self, **kinds: DTypeLike) -> None:
@@ -30,7 +31,7 @@ class Decisions:
         return len(self._rows)
 
     def add(self, **row: NDArray[Any]) -> None:
-        """Keep one decision, arrays (agents, …), which nobody may change afterwards."""
+        """Keep one decision: arrays (agents, …), which the caller may not change afterwards."""
         self._rows.append(row)
 
     def last(self) -> dict[str, NDArray[Any]]:
@@ -51,7 +52,7 @@ class Decisions:
         }
 
 
-class Replay:
+class ReplayBuffer:
     """A ring buffer of at most `capacity` transitions: one array per field, one row each."""
 
     def __init__(self, capacity: int) -> None:
@@ -64,7 +65,7 @@ class Replay:
         return self._size
 
     def add(self, rows: Mapping[str, NDArray[np.generic]]) -> Ints:
-        """Add transitions, arrays of shape (n, …), over the oldest. Return their indices."""
+        """Add transitions, arrays of shape (n, …), in place of the oldest; return their indices."""
         count = len(next(iter(rows.values())))
         if not self._fields:
             self._fields = {
@@ -72,26 +73,26 @@ class Replay:
                 for name, values in rows.items()
             }
         keep = min(count, self.capacity)
-        places = (self._next + np.arange(keep)) % self.capacity
+        indices = (self._next + np.arange(keep)) % self.capacity
         for name, values in rows.items():
-            self._fields[name][places] = values[count - keep :]
+            self._fields[name][indices] = values[count - keep :]
         self._next = int((self._next + keep) % self.capacity)
         self._size = min(self._size + keep, self.capacity)
-        return places
+        return indices
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         """Draw `count` transitions uniformly, with replacement."""
-        places = rng.integers(0, self._size, count)
-        return {name: values[places] for name, values in self._fields.items()}
+        indices = rng.integers(0, self._size, count)
+        return {name: values[indices] for name, values in self._fields.items()}
 
     def field(self, name: str) -> NDArray[np.generic]:
-        """Return one field of all transitions held."""
+        """Return one field of all transitions in the buffer."""
         return self._fields[name][: self._size]
 
     def state(self) -> Batch:
-        """Return everything held, for `load`."""
-        held = {name: values[: self._size] for name, values in self._fields.items()}
-        return {**held, "_next": np.array([self._next])}
+        """Return the whole content, for `load`."""
+        fields = {name: values[: self._size] for name, values in self._fields.items()}
+        return {**fields, "_next": np.array([self._next])}
 
     def load(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Restore what `state` returned."""
@@ -104,18 +105,18 @@ class Replay:
 
 @runtime_checkable
 class HasReward(Protocol):
-    """A tuner of queues whose reward is a function of two successive readings."""
+    """A tuner of queues whose reward is a function of two successive observations."""
 
     @property
     def discount(self) -> float:
         """How much the next decision's reward counts in training, 0 to below 1."""
 
     def choices(self) -> Mapping[str, NDArray[Any]]:
-        """Return the settings that the tuner chooses from: an array (actions,) for each column."""
+        """Return the settings that the tuner chooses from: an array (actions,) per column."""
 
     def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
-        """Return each queue's reward (queues,) for the time between two decisions' readings.
+        """Return each queue's reward, shape (queues,), between two decisions' observations.
 
-        `before` and `after` have the recorded signals of queues; `after` has `qlen_mean_bytes`, the
-        mean over the samples since `before`, too.
+        `before` and `after` have the recorded signals of queues. `after` also has
+        `qlen_mean_bytes`, the mean over the samples since `before`.
         """

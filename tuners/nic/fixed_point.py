@@ -1,6 +1,7 @@
-"""The networks as a NIC computes them, in integers: the bits of policy_rlcc_network.h.
+"""RL-CC's networks in fixed point, bit for bit as policy_rlcc_network.h computes them in a NIC.
 
-Activations are in 2^-16, weights in 2^-12 and 16 bits, sums in 64 bits and rounded down.
+Activations are integers in units of 2^-16. Weights are 16-bit integers in units of 2^-12. Sums have
+64 bits, and are rounded down.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SPAN_Q16 = round(SPAN * ONE)
 
 
 def quantised(architecture: Architecture, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Ints]:
-    """Return the weights in 2^-12. Raises ValueError if one is beyond 16 bits, which is ±8."""
+    """Return the weights in 2^-12. Raises ValueError for one that 16 bits cannot hold (±8)."""
     result = {
         name: np.rint(arrays[name].astype(np.float64) * (1 << WEIGHT_BITS)).astype(np.int64)
         for name in architecture.shapes
@@ -35,7 +36,7 @@ def quantised(architecture: Architecture, arrays: Mapping[str, NDArray[Any]]) ->
 
 
 def inputs(window: Ints) -> Ints:
-    """Return what a network sees of windows (…, 2 * history) of deltas and actions."""
+    """Return the inputs for windows (…, 2 * history) of deltas and actions: scaled and clipped."""
     result = np.empty_like(window)
     result[..., 0::2] = window[..., 0::2] * 16
     result[..., 1::2] = (window[..., 1::2] - ONE) * 4
@@ -43,11 +44,11 @@ def inputs(window: Ints) -> Ints:
 
 
 def tanh(x: Ints) -> Ints:
-    """Return tanh by the table, straight lines between its entries."""
+    """Return tanh by linear interpolation between the entries of the table."""
     size = np.abs(x)
-    at = np.minimum(size >> 11, TANH_STEPS - 1)
-    rise = TANH_TABLE[at + 1] - TANH_TABLE[at]
-    value = np.where(size >> 11 < TANH_STEPS, TANH_TABLE[at] + (rise * (size & 2047) >> 11), ONE)
+    step = np.minimum(size >> 11, TANH_STEPS - 1)
+    rise = TANH_TABLE[step + 1] - TANH_TABLE[step]
+    value = np.where(size >> 11 < TANH_STEPS, TANH_TABLE[step] + (rise * (size & 2047) >> 11), ONE)
     return np.where(x < 0, -value, value)
 
 
@@ -57,22 +58,25 @@ def sigmoid(x: Ints) -> Ints:
 
 
 def mlp(weights: Mapping[str, Ints], window: Ints) -> Ints:
-    """Return the actions for windows (…, 2 * history)."""
+    """Return the MLP's actions for windows (…, 2 * history)."""
     hidden = _layer(weights, "hidden", inputs(window)).clip(min=0)
     return _action(_layer(weights, "out", hidden)[..., 0])
 
 
 def lstm(weights: Mapping[str, Ints], window: Ints, memory: Ints) -> Ints:
-    """Return the actions for windows (flows, 2); changes `memory` (flows, 32): state, memory."""
+    """Return the LSTM's actions for windows (flows, 2).
+
+    `memory`, shape (flows, 32), has each flow's hidden state, then its cell state. It is changed.
+    """
     x = _layer(weights, "first", inputs(window)).clip(min=0)
     x = _layer(weights, "second", x).clip(min=0)
-    state, kept = memory[:, :STATE], memory[:, STATE:]
-    gates = _layer(weights, "lstm", np.concatenate([x, state], axis=-1))
-    take, keep, cell, give = np.split(gates, 4, axis=-1)
-    new = (sigmoid(keep) * kept >> 16) + (sigmoid(take) * tanh(cell) >> 16)
-    kept[:] = new.clip(-_MAX_MEMORY, _MAX_MEMORY)
-    state[:] = sigmoid(give) * tanh(kept) >> 16
-    return _action(_layer(weights, "out", state)[..., 0])
+    hidden, cell = memory[:, :STATE], memory[:, STATE:]
+    gates = _layer(weights, "lstm", np.concatenate([x, hidden], axis=-1))
+    input_gate, forget_gate, candidate, output_gate = np.split(gates, 4, axis=-1)
+    new = (sigmoid(forget_gate) * cell >> 16) + (sigmoid(input_gate) * tanh(candidate) >> 16)
+    cell[:] = new.clip(-_MAX_MEMORY, _MAX_MEMORY)
+    hidden[:] = sigmoid(output_gate) * tanh(cell) >> 16
+    return _action(_layer(weights, "out", hidden)[..., 0])
 
 
 def _layer(weights: Mapping[str, Ints], name: str, x: Ints) -> Ints:

@@ -1,13 +1,17 @@
-"""RL-CC's networks: their shapes, first weights, and forward passes for NumPy and for torch.
+"""RL-CC's networks: their shapes, initial weights, and forward passes for NumPy and for torch.
 
-Fuhrer et al., HPSR 2023, section III: 32 and 16 neurons, an LSTM of 16, one output (2,753 weights,
-with one bias for the LSTM's input and state together); section V-B: one hidden layer over a window
-of the past. The paper leaves open how many neurons and observations the window's network has; here
-4 and 12, which are about its table I's 200 operations.
+RL-CC is a congestion control in NICs: after each round trip, a network multiplies a flow's rate by
+an action. It observes past actions and `delta` (equation 4): above 0, the flow may send faster;
+below 0, it should send slower.
 
-A network sees `scaled` observations, and answers an action in 1 ± SPAN: its output layer ends in
-tanh. The window's network has no biases: no observation (0) is no change, so that a flow is at
-rest where delta is 0, and nowhere else.
+Fuhrer et al., HPSR 2023, section III: layers of 32 and 16 neurons, an LSTM of 16, one output (2,753
+weights, with one bias for the LSTM's input and state together). Section V-B: an MLP with one hidden
+layer over a window of the past. The paper leaves open how many observations the window has, and how
+many neurons the layer. Here they are 4 and 12, which is about the 200 operations of its table I.
+
+A network gets `scaled` observations. Its action lies in 1 ± SPAN, because its output layer ends in
+tanh. The MLP has no biases, so inputs of 0 give the action 1: a flow is at rest where delta is 0,
+and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,40 +29,43 @@ from tuners.learning.networks import Arrays, concatenate
 TARGET, BETA = 0.064, 1.5
 ONE = 1 << 16
 MIN_DELTA = -32.0
-_SHARE_BITS = 30
 
 
 def delta(
     inflation: Any, share: Any, target: float = TARGET, beta: float = BETA
 ) -> NDArray[np.float64]:
-    """Return target - max(inflation - beta, 0) * sqrt(rate), equation 4; at least -32."""
+    """Return target - max(inflation - beta, 0) * sqrt(share), equation 4; at least -32.
+
+    `inflation` is the round trip over the base round trip, `share` the flow's share of the line.
+    """
     above = np.maximum(np.asarray(inflation, dtype=np.float64) - beta, 0.0)
     result: NDArray[np.float64] = np.maximum(target - above * np.sqrt(share), MIN_DELTA)
     return result
 
 
 def reward(deltas: Any) -> NDArray[np.float64]:
-    """Return the reward of equation 1."""
+    """Return the rewards of equation 1, -delta^2. Any shape."""
     return -np.square(np.asarray(deltas, dtype=np.float64))
 
 
 def expected_inflation(flows: float, target: float = TARGET, beta: float = BETA) -> float:
-    """Return the round trip over the base round trip of so many flows at rest, equation 2."""
+    """Return the inflation, RTT over base RTT, when so many flows are at rest (equation 2)."""
     return target * math.sqrt(flows) + beta
 
 
-# of actions, as in Tessler et al., AAAI 2022
+# Actions lie in 1 ± SPAN, as in Tessler et al., AAAI 2022.
 SPAN = 0.2
-# By what a delta and an action - 1 are multiplied, and where they end. Powers of two, so that the
-# integers in the NIC shift. A target of 0.064 is about 1.
-DELTA_SCALE, ACTION_SCALE, MAX = 16.0, 4.0, 16.0
-FIRST, SECOND, STATE = 32, 16, 16
-_FIRST_OUTPUT = 0.1
+# Inputs are a delta and an action - 1, multiplied by these scales and clipped to ±MAX_INPUT. The
+# scales are powers of two, so that the NIC's integers are shifted. A target of 0.064 becomes about
+# 1.
+DELTA_SCALE, ACTION_SCALE, MAX_INPUT = 16.0, 4.0, 16.0
+FIRST, SECOND, STATE = 32, 16, 16  # widths of the LSTM network: two layers, and the state
+_OUTPUT_SCALE = 0.1
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network: `history` observations at once, and the MLP's hidden neurons."""
+    """A network's kind, how many observations it gets at once, and the MLP's hidden neurons."""
 
     kind: Literal["mlp", "lstm"]
     history: int = 1
@@ -66,7 +73,7 @@ class Architecture:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The arrays, in the order in which the C source has them."""
+        """The shapes of the weights by name, in the order of the C source."""
         if self.kind == "mlp":
             return {
                 "hidden.weight": (2 * self.history, self.hidden),
@@ -86,7 +93,7 @@ class Architecture:
 
     @property
     def weights(self) -> int:
-        """How many numbers are learned."""
+        """The number of learned weights."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
 
@@ -95,30 +102,31 @@ LSTM = Architecture("lstm")
 ARCHITECTURES: Mapping[str, Architecture] = {"mlp": MLP, "lstm": LSTM}
 
 
-def first_weights(architecture: Architecture, seed: int) -> Arrays:
+def initial_weights(architecture: Architecture, seed: int) -> Arrays:
     """Return the weights before training: uniform in ±sqrt(3 / inputs), biases 0.
 
-    The output's are a tenth of that: actions begin near 1, where flows come to rest, and grow.
+    The output layer's weights are a tenth of that, so actions are near 1 at first, where flows come
+    to rest.
     """
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for name, shape in architecture.shapes.items():
         bound = np.sqrt(3.0 / shape[0]) if name.endswith("weight") else 0.0
         arrays[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
-    arrays["out.weight"] *= np.float32(_FIRST_OUTPUT)
+    arrays["out.weight"] *= np.float32(_OUTPUT_SCALE)
     return arrays
 
 
 def scaled(deltas: Any, actions: Any) -> Any:
-    """Return inputs (…, 2) from deltas and the actions before them."""
+    """Return inputs (…, 2) from deltas and the actions before them, both of any one shape."""
     inputs = np.stack([deltas * DELTA_SCALE, (actions - 1.0) * ACTION_SCALE], axis=-1)
-    return inputs.clip(-MAX, MAX)
+    return inputs.clip(-MAX_INPUT, MAX_INPUT)
 
 
 def windows(inputs: Any, history: int) -> Any:
     """Return (flows, steps, 2 * history) from (flows, steps, 2): each step's past, newest first.
 
-    Before a flow's first step all is 0: a delta of 0, and an action of 1.
+    Before a flow's first step, inputs are 0: a delta of 0 and an action of 1.
     """
     before = np.zeros((inputs.shape[0], history - 1, 2), dtype=inputs.dtype)
     padded = np.concatenate([before, inputs], axis=1)
@@ -128,24 +136,26 @@ def windows(inputs: Any, history: int) -> Any:
 
 
 def actions(architecture: Architecture, weights: Mapping[str, Any], inputs: Any) -> Any:
-    """Return the actions (flows, steps) for inputs: (flows, steps, 2 * history), or 2 for LSTMs.
+    """Return the actions (flows, steps) for inputs (flows, steps, 2 * history).
 
-    Every flow's state is 0 before its first step.
+    An LSTM's history is 1, and its state is 0 before a flow's first step.
     """
     if architecture.kind == "mlp":
         hidden = (inputs @ weights["hidden.weight"]).clip(min=0.0)
         return _action(hidden @ weights["out.weight"])
     x = (inputs @ weights["first.weight"] + weights["first.bias"]).clip(min=0.0)
     x = (x @ weights["second.weight"] + weights["second.bias"]).clip(min=0.0)
-    state = memory = x[:, 0] * 0.0
-    out = []
+    hidden = cell = x[:, 0] * 0.0
+    outputs = []
     for step in range(x.shape[1]):
-        gates = concatenate((x[:, step], state)) @ weights["lstm.weight"] + weights["lstm.bias"]
-        take, keep, give = (_sigmoid(gates[:, at * STATE : (at + 1) * STATE]) for at in (0, 1, 3))
-        memory = keep * memory + take * _tanh(gates[:, 2 * STATE : 3 * STATE])
-        state = give * _tanh(memory)
-        out.append(state @ weights["out.weight"] + weights["out.bias"])
-    return _action(concatenate(out)[..., None])
+        gates = concatenate((x[:, step], hidden)) @ weights["lstm.weight"] + weights["lstm.bias"]
+        input_gate, forget_gate, candidate, output_gate = (
+            gates[:, gate * STATE : (gate + 1) * STATE] for gate in range(4)
+        )
+        cell = _sigmoid(forget_gate) * cell + _sigmoid(input_gate) * _tanh(candidate)
+        hidden = _sigmoid(output_gate) * _tanh(cell)
+        outputs.append(hidden @ weights["out.weight"] + weights["out.bias"])
+    return _action(concatenate(outputs)[..., None])
 
 
 def _action(output: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writes a network as the C source of a policy: what `policy_rlcc.h` calls a model."""
+"""Renders a network as the C source of a policy: the model that `policy_rlcc.h` includes."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ CL_INLINE s32 rlcc_infer(const s32 *window, s32 *memory)
 def network_source(
     architecture: Architecture, arrays: Mapping[str, NDArray[Any]], name: str, about: str
 ) -> str:
-    """Return the policy `name` (a C identifier) for a network; `about` says where it is from."""
+    """Return policy `name` (a C identifier) in C. `about` says where the network is from."""
     if architecture.kind == "mlp":
         sizes, infer = {"HIDDEN": architecture.hidden}, _MLP
     else:
         sizes, infer = {"FIRST": FIRST, "SECOND": SECOND, "STATE": STATE}, _LSTM
-    defined = {
+    macros = {
         "RLCC_HISTORY": architecture.history,
         "RLCC_LEAST_ACTION": ONE - SPAN_Q16,
         "RLCC_MOST_ACTION": ONE + SPAN_Q16,
@@ -82,17 +82,17 @@ def network_source(
         _array("s16", array.replace(".", "_"), values.ravel().tolist(), "RLCC_TABLE")
         for array, values in quantised(architecture, arrays).items()
     ]
-    listed = " ".join(f"X({array.replace('.', '_')})" for array in architecture.shapes)
+    table_list = " ".join(f"X({array.replace('.', '_')})" for array in architecture.shapes)
     return "\n".join(
         [
             "// SPDX-License-Identifier: GPL-2.0-only",
             f"/* RL-CC's {architecture.kind.upper()}. {about} */",
-            *(f"#define {key} {value}" for key, value in defined.items()),
+            *(f"#define {key} {value}" for key, value in macros.items()),
             '#include "policy_rlcc.h"',
             '#include "policy_rlcc_network.h"',
             "",
             *tables,
-            f"#define RLCC_TABLES(X) {listed}\n",
+            f"#define RLCC_TABLES(X) {table_list}\n",
             infer,
             f"CL_POLICY({name}, RLCC_PARAMETERS, 0);\n",
         ]
@@ -100,14 +100,14 @@ def network_source(
 
 
 def weights_bytes(architecture: Architecture, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the tables of `network_source` as 16-bit integers, one after the other."""
+    """Return the weights as in the tables of `network_source`: little-endian 16-bit integers."""
     return b"".join(
         values.astype("<i2").tobytes() for values in quantised(architecture, arrays).values()
     )
 
 
 def tanh_source() -> str:
-    """Return policy_rlcc_tanh.h."""
+    """Return the content of policy_rlcc_tanh.h."""
     return "\n".join(
         [
             "/* SPDX-License-Identifier: GPL-2.0-only */",

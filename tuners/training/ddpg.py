@@ -1,4 +1,4 @@
-"""DRLet's learners: algorithm 1, whoever the agents are."""
+"""The learner of DRLet and of its multi-agent variant: the paper's algorithm 1, which is DDPG."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
-from tuners.flowlet.learned import fresh, policy, value
-from tuners.learning.learner import ReplayLearner, TrainedNet, part_of
+from tuners.flowlet.learned import initial_parameters, policy, value
+from tuners.learning.learner import ReplayLearner, TrainedNet, network_parameters
 from tuners.learning.q_learning import exploration
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True)
 class DdpgSettings:
-    """Settings of training; the paper gives none of their values. Times are in decisions.
+    """Settings of training. The paper gives none of their values. Times are in decisions.
 
-    Rates, tau and the batch are those of Lillicrap et al. but for tau and the discount. Equation 4
-    is a difference of logarithms: with a discount of 1 the rewards of an episode would add up to
-    how it begins and ends, whatever is done in between. A timeout works within a few round trips,
-    long before the next decision.
+    Learning rates and the batch are those of Lillicrap et al.; tau and the discount are not.
+    Equation 4 is a difference of logarithms: with a discount of 1, the rewards of an episode would
+    add up to a value of its beginning and end, whatever is done in between. A small discount is
+    enough, because a timeout takes effect within a few round trips, long before the next decision.
     """
 
     hidden: tuple[int, ...] = ()
@@ -40,9 +40,9 @@ class DdpgSettings:
 
 
 class DdpgLearner(ReplayLearner):
-    """Algorithm 1, lines 10 to 15, from the traces of episodes."""
+    """Learns from the traces of episodes by lines 10 to 15 of algorithm 1."""
 
-    _FIRST_REWARD = 1  # the reward before is of no action
+    _FIRST_REWARD = 1  # the first decision's reward is of no action
 
     def __init__(
         self,
@@ -52,47 +52,53 @@ class DdpgLearner(ReplayLearner):
         architecture: Mapping[str, Any],
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Begin with `parameters`, or from the seed. `widths` are those of state and action."""
+        """Begin with `parameters`, or from the seed. `widths` are of a state and an action."""
         self._settings, self._architecture = settings, dict(architecture)
         hidden = tuple(architecture["hidden"])
-        start = dict(parameters) if parameters is not None else fresh(seed, *widths, hidden)
+        start = (
+            dict(parameters)
+            if parameters is not None
+            else initial_parameters(seed, *widths, hidden)
+        )
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
-        self._memory = Replay(settings.capacity)
+        nets = {
+            name: TrainedNet(network_parameters(name, start), rate) for name, rate in rates.items()
+        }
+        self._memory = ReplayBuffer(settings.capacity)
         super().__init__(seed, nets, {"memory": self._memory})
-        self._target = self._copy()
+        self._target = self._copy_of_networks()
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
         return self._architecture
 
     def acting(self) -> dict[str, Scalar]:
-        """Return the noise of the next episode."""
+        """Return the tuner's `explore` in the next episode: the deviation of the noise."""
         s = self._settings
         noise = exploration(s.noise_start, s.noise_end, s.noise_decay, self._decisions)
         return {"explore": noise}
 
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store transitions of all agents, arrays of shape (steps, agents, …)."""
-        self._memory.add({name: np.concatenate(list(each)) for name, each in rows.items()})
+        self._memory.add({name: np.concatenate(list(steps)) for name, steps in rows.items()})
         self._decisions += len(rows["x"])
 
     def update(self) -> float:
-        """Draw a batch, move critic, actor and targets once; return the critic's loss."""
+        """Draw a batch; move critic, actor and target networks once. Return the critic's loss."""
         import torch
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
         batch = self._memory.sample(rng, settings.batch)
-        rows: dict[str, Any] = {name: torch.from_numpy(one) for name, one in batch.items()}
+        rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         with torch.no_grad():
             y = ddpg_target(self._target, rows["reward"], rows["next_x"], settings.discount)
         actor, critic = self._nets["actor"], self._nets["critic"]
         error = y - value(critic.tensors, rows["x"], rows["action"])
         loss = critic.step((error**2).mean(), max_norm=10.0)  # line 13
-        held = {name: tensor.detach() for name, tensor in critic.tensors.items()}
-        earned = value(held, rows["x"], policy(actor.tensors, rows["x"]))
-        actor.step(-earned.mean(), max_norm=10.0)  # line 14
+        fixed_critic = {name: tensor.detach() for name, tensor in critic.tensors.items()}
+        values = value(fixed_critic, rows["x"], policy(actor.tensors, rows["x"]))
+        actor.step(-values.mean(), max_norm=10.0)  # line 14
         with torch.no_grad():
             for name, tensor in self._tensors().items():  # line 15
                 self._target[name].lerp_(tensor, settings.tau)
@@ -101,5 +107,5 @@ class DdpgLearner(ReplayLearner):
 
 
 def ddpg_target(parameters: Mapping[str, Any], reward: Any, next_x: Any, discount: float) -> Any:
-    """Return y = r + discount * Q'(s', mu'(s')) (algorithm 1, line 12), of the target networks."""
+    """Return y = r + discount * Q'(s', mu'(s')) by the target networks (algorithm 1, line 12)."""
     return reward + discount * value(parameters, next_x, policy(parameters, next_x))

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrletSettings(DdpgSettings):
-    """Settings of training. Without `hidden`, the networks' layers are as wide as state and action.
+    """Settings of training.
 
-    That is "992 and 64 neurons in the first and second layer" at k = 8 (section VI-A).
+    Without `hidden`, the two hidden layers are as wide as a state and an action: "992 and 64
+    neurons in the first and second layer" at k = 8 (section VI-A).
     """
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrletLocalSettings(DdpgSettings):
-    """Settings of training: each decision has a sample for every switch, so batches are larger."""
+    """Settings of training. A decision has a sample for every switch, so batches are larger."""
 
     hidden: tuple[int, ...] = HIDDEN
     batch: int = 256
@@ -25,7 +25,7 @@ class DrletLocalSettings(DdpgSettings):
 
 
 class DrletLocalLearner(DdpgLearner):
-    """Learns the shared networks; every switch's decision is a sample."""
+    """Learns the networks that all switches share. Every switch's decision is a sample."""
 
     tuner = NAME
     settings = DrletLocalSettings

@@ -1,4 +1,4 @@
-"""GraphCC's learner: double Q-learning, with what `tuners.ecn.graphcc` says of it."""
+"""GraphCC's learner: double Q-learning, with the departures that `tuners.ecn.graphcc` lists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.ecn.graphcc import LAYER, architecture, fresh, graph, q_values
+from tuners.ecn.graphcc import LAYER, architecture, graph, initial_parameters, q_values
 from tuners.learning.learner import TrainedNet, load_torch
-from tuners.learning.q_learning import QLearner, QSettings, at_work, multi_step_returns
-from tuners.learning.replay_buffer import Replay
+from tuners.learning.q_learning import QLearner, QSettings, multi_step_returns, worth_learning_from
+from tuners.learning.replay_buffer import ReplayBuffer
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -23,17 +23,17 @@ class GraphccSettings(QSettings):
     """Settings of training. A sample is the whole fabric at one time."""
 
     layer: int = LAYER
-    # A mark costs a flow its rate at once, and shortens the queue over decisions.
-    horizon: int = 4  # decisions whose rewards a target sums
+    # A mark lowers a flow's rate at once, but shortens the queue only over several decisions.
+    horizon: int = 4  # a target sums the rewards of so many decisions
     weight_decay: float = 0.3
     batch: int = 16
-    min_agents: int = 192  # in a batch: a small fabric contributes more samples
+    min_agents: int = 192  # in a batch: of a small fabric, a batch has more samples
     target_every: int = 100
     capacity: int = 10_000
 
 
 class GraphccLearner(QLearner):
-    """Double Q-learning on samples of the whole fabric, drawn evenly (section 3.3)."""
+    """Double Q-learning on samples of the whole fabric, drawn uniformly (section 3.3)."""
 
     tuner = "graphcc"
     settings = GraphccSettings
@@ -46,8 +46,10 @@ class GraphccLearner(QLearner):
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self._graph = graph(testbed)
-        self._memory = Replay(settings.capacity)
-        start = dict(parameters) if parameters is not None else fresh(seed, settings.layer)
+        self._memory = ReplayBuffer(settings.capacity)
+        start = (
+            dict(parameters) if parameters is not None else initial_parameters(seed, settings.layer)
+        )
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
         super().__init__(seed, settings, net, {"memory": self._memory})
         self._settings: GraphccSettings = settings
@@ -60,8 +62,8 @@ class GraphccLearner(QLearner):
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
         self._decisions += len(rows["x"])
-        busy = at_work(rows).astype(np.float32)
-        self._note_rewards(rows["reward"][busy > 0])
+        busy = worth_learning_from(rows).astype(np.float32)
+        self._count_rewards(rows["reward"][busy > 0])
         rows = multi_step_returns(rows, self._settings.discount, self._settings.horizon)
         rows["action"] = rows["action"].astype(np.int64)
         self._memory.add({**rows, "busy": busy[: len(rows["x"])]})
@@ -71,7 +73,7 @@ class GraphccLearner(QLearner):
         return q_values(parameters, x, self._graph, self._present)
 
     def update(self) -> float:
-        """Draw a batch, move the network towards the double-Q target, and return the loss."""
+        """Draw a batch, move the network towards the double Q-learning target; return the loss."""
         import torch
 
         settings = self._settings

@@ -1,9 +1,9 @@
-"""PET's learner: algorithm 1, with what `tuners.ecn.pet` says of it."""
+"""PET's learner: algorithm 1 (PPO), with the departures that `tuners.ecn.pet` lists."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from orchestration.core.trial import Scalar
 from tuners.ecn.features import width
 from tuners.ecn.learned import HISTORY, switch_of
-from tuners.ecn.pet import COMBINATIONS, FEATURES, HIDDEN, architecture, by_head, fresh
-from tuners.learning.learner import NetworkLearner, State, TrainedNet, part_of
+from tuners.ecn.pet import COMBINATIONS, FEATURES, HIDDEN, architecture, by_head, initial_parameters
+from tuners.learning.learner import NetworkLearner, State, TrainedNet, network_parameters
 from tuners.learning.networks import Arrays, exp, log, mlp, mlp_by_group
-from tuners.learning.q_learning import at_work
+from tuners.learning.q_learning import worth_learning_from
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
     from tuners.ecn.pet import Pet
 
-_TINY = 1e-30  # no logarithm of 0
+_TINY = 1e-30  # added so that there is no logarithm of 0
 
 
 @dataclass(frozen=True)
 class PetSettings:
-    """Settings of training; the values of the first group are from section 5.2."""
+    """Settings of training. The first group's values are from section 5.2."""
 
     actor_rate: float = 4e-4
     critic_rate: float = 1e-3
@@ -38,7 +38,7 @@ class PetSettings:
     states: str = "six"  # "four" leaves out incast degree and mice ratio (figure 9)
     hidden: tuple[int, ...] = HIDDEN
     discount: float = 0.9  # as for GraphCC here
-    gae_lambda: float = 0.95  # not section 5.2's 0.01: see this module
+    gae_lambda: float = 0.95  # not section 5.2's 0.01: see `tuners.ecn.pet`
     epochs: int = 10
     hold: float = 8.0  # mean decisions for which a drawn action lasts, offline
     minibatch: int = 256
@@ -47,7 +47,7 @@ class PetSettings:
 
 
 def exploration(settings: PetSettings, step: int) -> float:
-    """Return epsilon of equation 13: constant until t = T, then times decay_rate^(t/T)."""
+    """Return epsilon of equation 13: constant until step t = T, then times decay_rate^(t/T)."""
     if step <= settings.decay_steps:
         return settings.clip
     decay = exp(step / settings.decay_steps * log(settings.decay_rate))
@@ -63,21 +63,23 @@ def advantages(
 ) -> NDArray[np.float64]:
     """Return the advantages of equations 9 and 10 over the first axis, shape (T, …).
 
-    `reward[t]` is the reward of the action at t, shape (T, …); `value` has T + 1 rows. An action
-    that was `drawn` at t, shape (T, …), lasts until the next one that was: delta has its rewards
-    until then, and the value of the state then. Others have an advantage of 0.
+    `reward[t]` is the reward of the action at t, shape (T, …); `value` has T + 1 rows. `drawn`,
+    shape (T, …), says at which t an action was drawn anew. It lasts until the next one that was
+    drawn: its delta has the rewards until then, and the value of the state at that time. At all
+    other t the advantage is 0.
     """
     result = np.zeros(reward.shape, dtype=np.float64)
-    earned, following = np.zeros(reward.shape[1:]), np.zeros(reward.shape[1:])
-    later, weight = value[-1].astype(np.float64), np.ones(reward.shape[1:])
+    rewards, next_advantage = np.zeros(reward.shape[1:]), np.zeros(reward.shape[1:])
+    next_value, weight = value[-1].astype(np.float64), np.ones(reward.shape[1:])
     for t in range(len(reward) - 1, -1, -1):
-        earned = reward[t] + discount * earned
+        rewards = reward[t] + discount * rewards
         weight = discount * weight
-        whole = earned + weight * later - value[t] + weight * gae_lambda * following
-        result[t] = np.where(drawn[t], whole, 0.0)
-        following = np.where(drawn[t], whole, following)
-        later = np.where(drawn[t], value[t], later)
-        earned = np.where(drawn[t], 0.0, earned)
+        delta = rewards + weight * next_value - value[t]
+        advantage = delta + weight * gae_lambda * next_advantage
+        result[t] = np.where(drawn[t], advantage, 0.0)
+        next_advantage = np.where(drawn[t], advantage, next_advantage)
+        next_value = np.where(drawn[t], value[t], next_value)
+        rewards = np.where(drawn[t], 0.0, rewards)
         weight = np.where(drawn[t], 1.0, weight)
     return result
 
@@ -85,7 +87,7 @@ def advantages(
 def rewards_to_go(
     reward: NDArray[Any], last_value: NDArray[Any], discount: float
 ) -> NDArray[np.float64]:
-    """Return R of equation 12: discounted rewards from t on, plus the value of the last state."""
+    """Return R of equation 12: discounted rewards from t on, and the value of the last state."""
     result = np.zeros_like(reward, dtype=np.float64)
     running = last_value.astype(np.float64)
     for t in range(len(reward) - 1, -1, -1):
@@ -118,25 +120,27 @@ class PetLearner(NetworkLearner):
         start = (
             dict(parameters)
             if parameters is not None
-            else fresh(seed, settings.states, settings.hidden)
+            else initial_parameters(seed, settings.states, settings.hidden)
         )
         self._copies, inputs = start["actor.0.weight"].shape[:2]
-        # a network that training goes on with says which states it takes
+        # if `parameters` are given, their shape says which states the network takes
         states = next(name for name in FEATURES if width(FEATURES[name], HISTORY) == inputs)
         self._settings = dataclasses.replace(settings, states=states)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
+        nets = {
+            name: TrainedNet(network_parameters(name, start), rate) for name, rate in rates.items()
+        }
         super().__init__(seed, nets)
         self._steps = 0  # calls of `learn`; `_updates` are the optimiser's: t of equation 13
 
     @classmethod
     def online(cls, tuner: Pet, seed: int, testbed: Testbed, parameters: Arrays) -> PetLearner:
-        """Return the learner that goes on in a trial, from a tuner's network."""
+        """Return the learner that goes on while a tuner acts, from its network's parameters."""
         return cls(seed, testbed, PetSettings(), parameters)
 
     @property
     def rollout(self) -> int:
-        """How many decisions are made between two updates online."""
+        """The number of decisions between two updates online."""
         return self._settings.rollout
 
     def parameters(self) -> Arrays:
@@ -148,7 +152,10 @@ class PetLearner(NetworkLearner):
         return architecture(self._settings.states, self._settings.hidden)
 
     def acting(self) -> dict[str, Scalar]:
-        """Return epsilon of equation 13: the share of exploring actions, and the clip range."""
+        """Return the tuner's parameters: `explore` is epsilon of equation 13.
+
+        Epsilon is the share of exploring actions, and also the clip range.
+        """
         explore = exploration(self._settings, self._updates)
         return {"explore": explore, "hold": self._settings.hold}
 
@@ -167,7 +174,7 @@ class PetLearner(NetworkLearner):
         reward = trace["reward"][1:]
         drawn = trace["drawn"][:-1]
         advantage = advantages(reward, value, drawn, settings.discount, settings.gae_lambda)
-        busy = at_work({"x": x[:-1], "next_x": x[1:]}) & drawn
+        busy = worth_learning_from({"x": x[:-1], "next_x": x[1:]}) & drawn
         if not busy.any():
             return {}
         advantage = (advantage - advantage[busy].mean()) / (advantage[busy].std() + 1e-8)
@@ -181,14 +188,7 @@ class PetLearner(NetworkLearner):
         rows: dict[str, Any] = {
             name: torch.from_numpy(self._by_agent(values, busy)) for name, values in arrays.items()
         }
-        losses: list[tuple[float, float]] = []
-        count = rows["x"].shape[1]
-        for epoch in range(settings.epochs):
-            rng = np.random.default_rng([self._seed, 2, self._steps, epoch])
-            order = rng.permutation(count)
-            for first in range(0, count, settings.minibatch):
-                batch = torch.from_numpy(order[first : first + settings.minibatch])
-                losses.append(self._minibatch({n: p[:, batch] for n, p in rows.items()}, explore))
+        losses = list(self._minibatches(rows, explore))
         self._steps += 1
         actor, value_loss = np.mean(losses, axis=0)
         return {
@@ -198,29 +198,43 @@ class PetLearner(NetworkLearner):
             "explore": explore,
         }
 
-    def _by_agent(self, values: NDArray[Any], busy: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return the busy samples of (steps, queues, …) as (copies, samples, …).
+    def _minibatches(
+        self, rows: Mapping[str, Any], explore: float
+    ) -> Iterator[tuple[float, float]]:
+        """Learn from all samples, in a random order in each epoch; yield the losses."""
+        settings, count = self._settings, rows["x"].shape[1]
+        for epoch in range(settings.epochs):
+            rng = np.random.default_rng([self._seed, 2, self._steps, epoch])
+            order = rng.permutation(count)
+            for first in range(0, count, settings.minibatch):
+                batch = order[first : first + settings.minibatch]
+                yield self._minibatch({n: part[:, batch] for n, part in rows.items()}, explore)
 
-        There is one copy per switch, or one for all. A switch with fewer samples than another
-        repeats some of its own. A switch with none uses its idle samples instead.
+    def _by_agent(self, values: NDArray[Any], busy: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the busy samples of `values`, (steps, queues, …), as (copies, samples, …).
+
+        There is one copy of the network per switch, or one for all. A switch with fewer samples
+        than another repeats some of its own. A switch without busy samples uses its idle ones.
         """
         if self._copies == 1:
             return values[busy][None]
-        own = []
+        samples = []
         for switch in range(self._copies):
-            mine = np.broadcast_to(self._switch == switch, busy.shape)
-            own.append(values[mine & busy] if (mine & busy).any() else values[mine])
-        maximum = max(len(rows) for rows in own)
-        return np.stack([rows[np.arange(maximum) % len(rows)] for rows in own])
+            of_switch = np.broadcast_to(self._switch == switch, busy.shape)
+            chosen = of_switch & busy
+            samples.append(values[chosen] if chosen.any() else values[of_switch])
+        maximum = max(len(rows) for rows in samples)
+        return np.stack([rows[np.arange(maximum) % len(rows)] for rows in samples])
 
     def _minibatch(self, rows: Mapping[str, Any], explore: float) -> tuple[float, float]:
+        """Move actor and critic once; return their losses."""
         actor, critic = self._nets["actor"], self._nets["critic"]
-        policy: Any = 0.0
-        for place, logits in enumerate(by_head(mlp(actor.tensors, "actor", rows["x"]))):
-            head = rows["heads"][..., place : place + 1]
-            policy = policy + logits.log_softmax(dim=-1).gather(-1, head).squeeze(-1)
-        total = ((1 - explore) * policy.exp() + explore / COMBINATIONS + _TINY).log()
-        ratio = (total - rows["old"]).exp()
+        log_policy: Any = 0.0
+        for head, logits in enumerate(by_head(mlp(actor.tensors, "actor", rows["x"]))):
+            choice = rows["heads"][..., head : head + 1]
+            log_policy = log_policy + logits.log_softmax(dim=-1).gather(-1, choice).squeeze(-1)
+        mixture = (1 - explore) * log_policy.exp() + explore / COMBINATIONS + _TINY
+        ratio = (mixture.log() - rows["old"]).exp()
         self._updates += 1
         norm = self._settings.max_norm
         loss = actor.step(clipped_loss(ratio, rows["advantage"], explore), norm)

@@ -7,7 +7,7 @@ from orchestration.core.capabilities import capabilities
 
 
 class PatientBackend(FluidBackend):
-    """The fluid model, which says in its records who ran it."""
+    """The fluid model, whose records say by which backend they were made."""
 
     name = "patient"
 

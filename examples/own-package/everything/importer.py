@@ -14,9 +14,9 @@ def import_log(
     *,
     testbed: Annotated[str, "The testbed that was simulated."] = "graphcc",
 ) -> Imported:
-    """Take over a run of a simulator that writes a line a flow.
+    """Import a run of a simulator that writes one line per flow.
 
-    A line has start, source, destination, bytes and end; times are in ns, hosts are numbers.
+    A line has start, source, destination, bytes and end. Times are in ns, hosts are numbers.
     """
     start_ns, src, dst, size_bytes, end_ns = np.loadtxt(file, dtype=np.int64, unpack=True)
     all_done = one_class = np.zeros_like(src)

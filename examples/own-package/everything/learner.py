@@ -1,4 +1,4 @@
-"""A learner, and the tuner that acts with what was learned: `closloop train trained`."""
+"""A learner, and the tuner that acts by what was learned: `closloop train trained`."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ THRESHOLDS = (10_000, 30_000, 100_000, 300_000)
 
 @dataclass
 class Trained(BaseTuner):
-    """Marks above one of `THRESHOLDS`: the one that is `tried`, or else the checkpoint's."""
+    """Marks above one of `THRESHOLDS`: number `tried`, or by default the checkpoint's."""
 
     checkpoint: str
     tried: int = -1
@@ -28,24 +28,24 @@ class Trained(BaseTuner):
         return Setup((ECN.change(queues, bytes_, bytes_, 1.0),))
 
     def act(self, observation):
-        """Note how long queues are, and change nothing."""
+        """Remember how long the queues are; change nothing."""
         self.rewards.append(-observation["qlen_bytes"].mean())
         return ()
 
     def trace(self):
-        """Return what the learner gets of an episode."""
+        """Return the arrays of an episode for the learner."""
         return {"reward": np.array(self.rewards), "choice": np.array([self.choice])}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `closloop train --set` can change."""
+    """The settings that `closloop train --set` can change."""
 
     optimism: float = 0.0
 
 
 class Trials:
-    """Tries the thresholds in turn, and takes the one with the shortest queues."""
+    """Tries each threshold equally often, and keeps the one with the shortest queues."""
 
     tuner = "trained"
     settings = Settings
@@ -55,29 +55,29 @@ class Trials:
         self.counts = np.zeros(len(THRESHOLDS))
 
     def parameters(self):
-        """Return what a checkpoint holds."""
+        """Return the parameters that are saved in a checkpoint."""
         means = self.sums / np.maximum(self.counts, 1)
         return {"best": np.array([np.where(self.counts, means, -np.inf).argmax()], float)}
 
     def architecture(self):
-        """Return what the checkpoint's card says."""
+        """Return what the checkpoint's card says of the network."""
         return {"thresholds": len(THRESHOLDS)}
 
     def acting(self):
-        """Return the tuner's parameters in the next episode."""
+        """Return the tuner's parameters for the next episode."""
         return {"tried": int(self.counts.argmin())}
 
     def learn(self, trace):
-        """Learn from an episode; return figures of the curve."""
+        """Learn from an episode; return figures for the learning curve."""
         reward, choice = trace["reward"].mean(), int(trace["choice"][0])
         self.sums[choice] += reward
         self.counts[choice] += 1
         return {"reward": reward, "loss": 0.0, "explore": 1.0}
 
     def state(self):
-        """Return all that is needed to go on."""
+        """Return everything that is needed to resume the training."""
         return {"sums": self.sums, "counts": self.counts}
 
     def load(self, state):
-        """Go on from a state."""
+        """Resume from what `state` returned."""
         self.sums, self.counts = state["sums"].copy(), state["counts"].copy()

@@ -1,4 +1,4 @@
-"""A metric: how much of a trial no flow was under way."""
+"""A metric: for which share of a trial the fabric had no flow."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from closloop import Metric
 
 
 def idle(trial) -> float:
-    """Return the share of the time until the last flow's end in which no flow was under way."""
+    """Return the share of the time until the last flow ended in which no flow was in progress."""
     flows = trial.table("flows")
     done = flows["fct_ns"] > 0
     ends = flows["end_ns"][done]

@@ -16,12 +16,12 @@ class Pairs(PatternSpec):
     kind = "pairs"
 
     def make_flows(self, testbed, streams, warm_up_ns):
-        """Return the flows; those of `streams` are the only draws that a pattern may make."""
+        """Return the flows. A pattern with random draws takes them from `streams` only."""
         src = np.arange(len(testbed.hosts) // 2)
         start = np.full(len(src), self.start_ns)
         return Flows(start, src, src + len(src), np.full(len(src), self.size_bytes))
 
     def expected(self, testbed):
-        """Return what a plan reckons with."""
+        """Return the numbers of flows and bytes, for the plan of a campaign."""
         flows = len(testbed.hosts) // 2
         return Expected(flows, flows * self.size_bytes)

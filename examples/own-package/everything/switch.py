@@ -1,6 +1,6 @@
 """A switch's operating system: `closloop_platform: careful` in an inventory.
 
-Its queues are Linux', and begin to mark a packet later than is asked for.
+It is a Linux switch whose queues begin to mark one packet later than the tuner says.
 """
 
 from dataclasses import replace
@@ -14,19 +14,18 @@ LATER_BYTES = 1_500
 
 
 class CarefulSwitch(LinuxSwitch):
-    """A switch whose kernel has thresholds that are a packet above those of tuners."""
+    """A switch whose kernel has thresholds that are one packet above the tuner's."""
 
-    def set_request(self, places, kmin, kmax, pmax):
-        """Return the request that sets some queues."""
-        return super().set_request(places, kmin + LATER_BYTES, kmax + LATER_BYTES, pmax)
+    def set_request(self, queues, kmin, kmax, pmax):
+        """Return the request that sets the thresholds of some queues."""
+        return super().set_request(queues, kmin + LATER_BYTES, kmax + LATER_BYTES, pmax)
 
     def reading(self, answer):
-        """Turn an answer into numbers: thresholds are those of tuners."""
-        found = super().reading(answer)
-        kmin, kmax = (
-            np.maximum(one - LATER_BYTES, 0) for one in (found.kmin_bytes, found.kmax_bytes)
-        )
-        return replace(found, kmin_bytes=kmin, kmax_bytes=kmax)
+        """Return the values of an answer, with thresholds as the tuner has set them."""
+        reading = super().reading(answer)
+        kmin = np.maximum(reading.kmin_bytes - LATER_BYTES, 0)
+        kmax = np.maximum(reading.kmax_bytes - LATER_BYTES, 0)
+        return replace(reading, kmin_bytes=kmin, kmax_bytes=kmax)
 
 
 CAREFUL = SwitchSystem("Careful Linux", CarefulSwitch)

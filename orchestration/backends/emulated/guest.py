@@ -122,9 +122,9 @@ def run_job(folder: Path) -> None:
 def _tuner(job: Job, folder: Path) -> Tuner:
     """Return the job's tuner, or a client of the tuner in the host's process."""
     if job.host_observes is None:
-        from tuners.registry import create, know
+        from tuners.registry import create, set_entry_points
 
-        know(job.tuners)
+        set_entry_points(job.tuners)
         return create(job.trial.tuner)
     from orchestration.backends.emulated.remote_tuner import TunerClient
 

@@ -18,26 +18,27 @@ from orchestration.core.files import write_whole
 
 SOURCE = Path(__file__).with_name("pacing.bpf.c")
 _MAPS = ("flows",)
-# struct pacing's `config`.
+# `config` of struct pacing in pacing.bpf.c.
 _CONFIG = struct.Struct(f"=QII{MAX_PARAMETERS}III")
-# Without it GCC makes a call of memmove out of a loop, and a program calls helpers only.
+# Without the first flag, GCC turns a loop into a call of memmove; a BPF program can call helpers
+# only.
 _FLAGS = ("-fno-tree-loop-distribute-patterns", "-Wno-unused-parameter")
 
 
 def pacing_object(policy: Path) -> Path:
     """Return the object file of a policy's C as pacing. Raises NotReadyError without a compiler."""
     text = policy.read_bytes()
-    kept = cache_folder() / f"policy-{hashlib.sha256(text).hexdigest()[:12]}.c"
-    if not kept.exists():
+    copy = cache_folder() / f"policy-{hashlib.sha256(text).hexdigest()[:12]}.c"
+    if not copy.exists():
         try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(kept, text)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(copy, text)
         except OSError as error:
             raise NotReadyError(
                 f"the cache folder cannot be written: {error}", "set XDG_CACHE_HOME to one that can"
             ) from error
-    flags = (*_FLAGS, f"-I{HEADERS}", f"-DCL_SOURCE=<{kept}>")
-    return compiled(SOURCE, flags, kept, *sorted(HEADERS.glob("*.h")))
+    flags = (*_FLAGS, f"-I{HEADERS}", f"-DCL_SOURCE=<{copy}>")
+    return compiled(SOURCE, flags, copy, *sorted(HEADERS.glob("*.h")))
 
 
 def pacing_version(
@@ -49,10 +50,11 @@ def pacing_version(
     interfaces: Sequence[str],
     parameters: Sequence[int],
 ) -> dict[str, Any]:
-    """Return a version for a host's agent (orchestration/agent/policies/pacing.py).
+    """Return a version of the policy, as a host's agent takes it.
 
-    It paces connections to addresses in `prefix`, which leave through `interfaces`; `line_bps` is
-    what the policy takes for its line.
+    The agent (orchestration/agent/policies/pacing.py) paces connections to addresses in `prefix`
+    that leave through `interfaces`. `line_bps` is the line rate by which the policy computes.
+    `parameters` are the policy's; those that are left out are 0.
     """
     program = read_program(pacing_object(policy).read_bytes(), "sockops", _MAPS)
     network = ip_network(prefix)
@@ -69,5 +71,5 @@ def pacing_version(
 
 
 def _in_network_order(address: Any) -> int:
-    """Return an address as the kernel has it in a 32-bit word."""
+    """Return an IPv4 address as a 32-bit word in network byte order."""
     return int(struct.unpack("=I", address.packed)[0])

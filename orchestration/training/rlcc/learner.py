@@ -1,9 +1,9 @@
-"""Learns RL-CC's network from rollouts: equation 3 by torch, Adam, a rate that falls to nothing.
+"""Learns RL-CC's network from rollouts: the gradient of equation 3, by torch, with Adam.
 
-Fuhrer et al., HPSR 2023, equation 3 says what a rollout teaches a network.
-The reward's derivative is known: for an action it has the sign of delta. So the gradient is that of
-the actions themselves, each weighted with the mean of the flow's later deltas. The paper takes the
-mean without end. Here later deltas are discounted, because a rollout ends.
+Fuhrer et al., HPSR 2023, equation 3: the derivative of the reward by an action is known, and has
+the sign of delta. So the gradient is that of the actions themselves, each weighted with the mean of
+the flow's later deltas. The paper's mean has no end. Here later deltas are discounted, because a
+rollout ends. The learning rate falls during the training.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from tuners.nic.networks import (
     TARGET,
     Architecture,
     actions,
-    first_weights,
+    initial_weights,
     reward,
     scaled,
     windows,
 )
 
-# Longer than the swings of few flows, some 16 round trips: a mean over less of them asks for larger
-# actions the larger the swings are. After 48 deltas 9 % of the mean's weight are left.
+# The mean must span more than the oscillation of few flows, which takes about 16 round trips. A
+# mean over less asks for the larger actions, the larger the oscillation is. After 48 deltas, 9 % of
+# the mean's weight are left.
 DISCOUNT, HORIZON = 0.95, 48
-# A decision with fewer later deltas than these teaches nothing.
+# A decision with fewer later deltas than these has weight 0.
 MIN_LATER = 16
-# What counts for at most so much, in targets, however congested a flow was: one drawn-out
-# congestion would outvote everything else.
+# A decision's weight in targets is not below this, however congested its flow was afterwards.
+# Otherwise one long congestion would outweigh everything else.
 _MIN_WEIGHT = -16.0
-# What 16 bits hold of a weight in 2^-12 is ±8.
+# A weight of the network, which has 16 bits in units of 2^-12, must be within ±8.
 _MAX_WEIGHT = 7.9
 _FLOWS_AT_ONCE = 128
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
@@ -44,22 +45,22 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 @dataclass(frozen=True)
 class Figures:
-    """An update's means over all decisions in the steady half of its rollouts."""
+    """The figures of an update: means over decisions in the steady halves of its rollouts."""
 
     reward: float
     delta: float
     inflation: float
 
 
-class NetworkLearner:
-    """A network, and the state of its optimiser."""
+class RlccLearner:
+    """RL-CC's network in training, and its optimiser."""
 
     def __init__(self, architecture: Architecture, seed: int, learning_rate: float) -> None:
         self._torch = load_torch()
         self._architecture = architecture
         self._rate = learning_rate
-        first = first_weights(architecture, seed)
-        self._weights = {name: self._tensor(values) for name, values in first.items()}
+        initial = initial_weights(architecture, seed)
+        self._weights = {name: self._tensor(values) for name, values in initial.items()}
         self._optimiser = self._torch.optim.Adam(
             list(self._weights.values()), lr=learning_rate, betas=_BETAS, eps=_EPSILON
         )
@@ -75,20 +76,21 @@ class NetworkLearner:
         }
 
     def learn(self, rollouts: Sequence[Rollout], done: float) -> Figures:
-        """Take one step; `done` is the share of the training that is over.
+        """Make one step up the gradient. `done` is the share of the training that is over.
 
-        Every rollout counts the same, however many flows it has. Raises NotANumberError.
+        Every rollout counts the same, however many flows it has. Raises NotANumberError if the
+        objective is not finite.
         """
         torch = self._torch
         for group in self._optimiser.param_groups:
             group["lr"] = self._rate * max(0.05, 1.0 - done)
         self._optimiser.zero_grad()
         total = torch.zeros((), dtype=torch.float64)
-        for inputs, given in _batches(self._architecture, rollouts):
-            of = torch.tensor(inputs), torch.tensor(given)
-            total = total + objective(self._architecture, self._weights, *of)
+        for inputs, coefficients in _batches(self._architecture, rollouts):
+            batch = torch.tensor(inputs), torch.tensor(coefficients)
+            total = total + objective(self._architecture, self._weights, *batch)
         if not bool(torch.isfinite(total)):
-            raise NotANumberError("the objective is no number")
+            raise NotANumberError("the objective is not a number")
         (-total).backward()
         self._optimiser.step()
         with torch.no_grad():
@@ -97,15 +99,17 @@ class NetworkLearner:
         return _figures(rollouts)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is needed to go on, in float64."""
-        kept = {f"weight.{name}": values.detach().numpy() for name, values in self._weights.items()}
+        """Return everything that is needed to resume, in float64."""
+        result = {
+            f"weight.{name}": values.detach().numpy() for name, values in self._weights.items()
+        }
         for name, values in self._weights.items():
-            own = self._optimiser.state.get(values, {})
-            kept |= {f"adam.{key}.{name}": np.asarray(part) for key, part in own.items()}
-        return kept
+            moments = self._optimiser.state.get(values, {})
+            result |= {f"adam.{key}.{name}": np.asarray(part) for key, part in moments.items()}
+        return result
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Resume from what `state` returned."""
         torch = self._torch
         with torch.no_grad():
             for name, values in self._weights.items():
@@ -119,32 +123,32 @@ class NetworkLearner:
 def _batches(
     architecture: Architecture, rollouts: Sequence[Rollout]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield inputs (flows, steps, ...) and what their actions are weighted with.
+    """Yield inputs (flows, steps, …) and the coefficients (flows, steps) of their actions.
 
-    An LSTM takes one step after the other, so its rollouts are put side by side, with at most
+    An LSTM computes one step after the other, so its rollouts are joined to one batch, with at most
     `_FLOWS_AT_ONCE` flows of each.
     """
-    each = []
+    batches = []
     for rollout in rollouts:
         inputs = inputs_of(architecture, rollout)
-        given = evened(weights_of(rollout))
-        count = rollout.valid.sum()
-        if architecture.kind == "lstm" and len(given) > _FLOWS_AT_ONCE:
-            chosen = np.linspace(0, len(given) - 1, _FLOWS_AT_ONCE).astype(np.int64)
-            inputs, given, count = inputs[chosen], given[chosen], rollout.valid[chosen].sum()
-        each.append((inputs, given / max(1, count)))
+        weights, valid = normalised(decision_weights(rollout)), rollout.valid
+        if architecture.kind == "lstm" and len(weights) > _FLOWS_AT_ONCE:
+            chosen = np.linspace(0, len(weights) - 1, _FLOWS_AT_ONCE).astype(np.int64)
+            inputs, weights, valid = inputs[chosen], weights[chosen], valid[chosen]
+        batches.append((inputs, weights / max(1, valid.sum())))
     if architecture.kind == "mlp":
-        yield from each
+        yield from batches
         return
-    steps = max(given.shape[1] for _, given in each)
+    steps = max(weights.shape[1] for _, weights in batches)
     padded = [
         (
-            np.pad(inputs, ((0, 0), (0, steps - given.shape[1]), (0, 0))),
-            np.pad(given, ((0, 0), (0, steps - given.shape[1]))),
+            np.pad(inputs, ((0, 0), (0, steps - weights.shape[1]), (0, 0))),
+            np.pad(weights, ((0, 0), (0, steps - weights.shape[1]))),
         )
-        for inputs, given in each
+        for inputs, weights in batches
     ]
-    yield np.concatenate([one for one, _ in padded]), np.concatenate([one for _, one in padded])
+    all_inputs, all_weights = zip(*padded, strict=True)
+    yield np.concatenate(all_inputs), np.concatenate(all_weights)
 
 
 def _figures(rollouts: Sequence[Rollout]) -> Figures:
@@ -157,12 +161,12 @@ def _figures(rollouts: Sequence[Rollout]) -> Figures:
     )
 
 
-def weights_of(
+def decision_weights(
     rollout: Rollout, discount: float = DISCOUNT, horizon: int = HORIZON
 ) -> NDArray[np.float64]:
     """Return each decision's weight, shape (flows, steps): the discounted mean of later deltas.
 
-    0 for decisions that have fewer than `MIN_LATER` after them.
+    Decisions with fewer than `MIN_LATER` decisions after them have weight 0.
     """
     steps = rollout.delta.shape[1]
     sums, parts = np.zeros_like(rollout.delta), np.zeros_like(rollout.delta)
@@ -175,10 +179,10 @@ def weights_of(
     return np.where(later >= MIN_LATER, sums / np.maximum(parts, 1e-9), 0.0)
 
 
-def evened(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a rollout's weights divided by their root mean square.
 
-    Deltas of many flows are large and those of few small: each scenario is to teach as much.
+    Deltas are large with many flows and small with few. So each scenario counts as much.
     """
     counted = (weights / TARGET).clip(min=_MIN_WEIGHT)
     size = float(np.sqrt((counted**2).sum() / max(1, np.count_nonzero(counted))))
@@ -186,14 +190,14 @@ def evened(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def inputs_of(architecture: Architecture, rollout: Rollout) -> NDArray[np.float64]:
-    """Return what the network saw at each decision, shape (flows, steps, inputs)."""
-    seen = scaled(rollout.delta, np.where(rollout.valid, rollout.before, 1.0))
-    result: NDArray[np.float64] = windows(seen, architecture.history)
+    """Return the network's inputs at each decision, shape (flows, steps, inputs)."""
+    inputs = scaled(rollout.delta, np.where(rollout.valid, rollout.before, 1.0))
+    result: NDArray[np.float64] = windows(inputs, architecture.history)
     return result
 
 
 def objective(
-    architecture: Architecture, weights: Mapping[str, Any], inputs: Any, given: Any
+    architecture: Architecture, weights: Mapping[str, Any], inputs: Any, coefficients: Any
 ) -> Any:
-    """Return the sum of the actions times the numbers `given`; its gradient is equation 3."""
-    return (actions(architecture, weights, inputs) * given).sum()
+    """Return the sum of the actions times their coefficients. Its gradient is equation 3."""
+    return (actions(architecture, weights, inputs) * coefficients).sum()

@@ -1,7 +1,7 @@
-"""A rollout: ns-3 with a model of RL-CC in its NICs, and every decision that it takes.
+"""A rollout: a run of ns-3 with a model of RL-CC in its NICs, and all decisions of the model.
 
-A model is the C source of a policy (tuners/nic/sources.py, or a compiled tree): it runs as it would
-in a NIC, integers and all. Means over a rollout's steady half judge it.
+A model is the C source of a policy, of a network (`tuners.nic.sources`) or of compiled trees. It
+runs as it would in a NIC, in integers. It is judged by its means over the steady half of a rollout.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from orchestration.core.topology import Testbed
 from orchestration.training.rlcc.scenarios import Scenario, first_shares, schedule, trial
 from tuners.nic.networks import ONE, expected_inflation
 
+# One decision, as trace.c writes it.
 _RECORD = np.dtype(
     [
         ("flow", "u8"),
@@ -38,17 +39,18 @@ _RECORD = np.dtype(
         ("decision", "u4"),
     ]
 )
-_SHARE = float(1 << 30)
+_SHARE_UNIT = float(1 << 30)  # a whole line
 _COMPILER = "gcc"
 _HEADERS = Path(datapath.__file__).parent
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Decisions of all flows, shape (flows, most steps of one); `valid` tells which there were.
+    """The decisions of all flows: arrays (flows, the largest number of decisions of a flow).
 
-    Deltas, actions before them and actions are as the policy saw them; `share` is the rate before
-    the action. `drops` counts packets.
+    `valid` says which entries are decisions. `delta` is what the policy observed, `before` its
+    action before, `action` its action, and `share` the rate before the action as a share of the
+    line. `drops` counts packets.
     """
 
     scenario: Scenario
@@ -65,37 +67,37 @@ class Rollout:
 
     @property
     def inflation(self) -> NDArray[np.float64]:
-        """The round trips over that of an idle switch."""
+        """Each decision's round trip over the base RTT, that of an idle switch."""
         return self.rtt_ns / self.base_rtt_ns
 
     @property
     def steady(self) -> NDArray[np.bool_]:
-        """Which decisions are in the second half of the time."""
+        """Which entries are decisions in the second half of the time."""
         return self.valid & (self.now_ns >= self.scenario.duration_us * 500)
 
 
-def library(source: str, folder: Path) -> Path:
-    """Compile a model's source as a library for ns-3's program.
+def compile_library(source: str, folder: Path) -> Path:
+    """Compile a model's C source in `folder`, and return the library for ns-3's program.
 
-    Raises NotReadyError without a compiler.
+    Raises NotReadyError without a compiler, or for a source that does not compile.
     """
     if shutil.which(_COMPILER) is None:
         raise NotReadyError(
             f"a policy needs a C compiler, and there is no {_COMPILER}", "apt-get install gcc"
         )
-    model, made = folder / "model.c", folder / "model.so"
+    model, output = folder / "model.c", folder / "model.so"
     model.write_text(source)
     argv = [_COMPILER, "-O2", "-Wall", "-shared", "-fPIC", f"-I{_HEADERS}", f'-DMODEL="{model}"']
-    done = subprocess.run(
-        [*argv, "-o", str(made), str(Path(__file__).with_name("trace.c"))],
+    completed = subprocess.run(
+        [*argv, "-o", str(output), str(Path(__file__).with_name("trace.c"))],
         capture_output=True,
         text=True,
     )
-    if done.returncode:
+    if completed.returncode:
         raise NotReadyError(
-            f"the model does not compile: {done.stderr[:2000]}", "correct its source"
+            f"the model does not compile: {completed.stderr[:2000]}", "correct its source"
         )
-    return made
+    return output
 
 
 def play(
@@ -106,13 +108,13 @@ def play(
     seed: int,
     weights: bytes = b"",
 ) -> Rollout:
-    """Run a scenario with a model's library. Raises TrialError if ns-3 fails.
+    """Run a scenario with a model's library, and return its decisions.
 
-    Flows start at the seed's `first_shares` of the line, in the order of their starts. `weights`
-    take the place of those in the library's source.
+    Flows start at the seed's `first_shares` of the line, in the order of their starts. `weights`,
+    if given, replace those in the library's source. Raises TrialError if ns-3 fails.
     """
     spec, flows = trial(scenario, seed), schedule(scenario, testbed, seed)
-    first = first_shares(scenario, seed) * _SHARE
+    first = first_shares(scenario, seed) * _SHARE_UNIT
     with tempfile.TemporaryDirectory(prefix="closloop-rollout-") as name:
         folder = Path(name)
         first.astype(np.uint32).tofile(folder / "starts")
@@ -130,26 +132,26 @@ def play(
 
 
 def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int, base_ns: int) -> Rollout:
-    """Return the decisions by flow, in the order of the flows' first ones."""
+    """Return the decisions as arrays with a row per flow, in the order of first decisions."""
     _, first, flow = np.unique(records["flow"], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    place = rank[flow], records["decision"].astype(np.int64)
-    shape = (len(first), int(place[1].max(initial=0)) + 1)
+    index = rank[flow], records["decision"].astype(np.int64)
+    shape = (len(first), int(index[1].max(initial=0)) + 1)
 
     def column(name: str, unit: float = 1.0) -> NDArray[np.float64]:
         result = np.zeros(shape)
-        result[place] = records[name] / unit
+        result[index] = records[name] / unit
         return result
 
-    whole = {name: column(name).astype(np.int64) for name in ("now_ns", "acked_bytes", "rtt_ns")}
+    integers = {name: column(name).astype(np.int64) for name in ("now_ns", "acked_bytes", "rtt_ns")}
     valid = np.zeros(shape, dtype=bool)
-    valid[place] = True
+    valid[index] = True
     return Rollout(
         scenario,
         valid,
-        **whole,
-        share=column("share", _SHARE),
+        **integers,
+        share=column("share", _SHARE_UNIT),
         delta=column("delta", ONE),
         before=column("before", ONE),
         action=column("action", ONE),
@@ -158,8 +160,8 @@ def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int, base_ns
     )
 
 
-# Of a packet with 1 KB of payload on the line, framing and preamble counted: see roce.py.
 _LINE_BPS = 100_000_000_000
+# The scenarios by whose steady states a model is judged.
 STEADY = (
     Scenario("many-to-one", 2, 4_000),
     Scenario("many-to-one", 4, 4_000),
@@ -172,10 +174,12 @@ STEADY = (
 
 @dataclass(frozen=True)
 class Steady:
-    """Means over flows in the second half: round trip over base, rates, Jain's index of these.
+    """The steady state of a rollout: means over its flows in the second half of the time.
 
-    `goodput` is the payload that senders had acknowledged, a share of the receiver's line;
-    `latency_us` the mean round trip; `drops` counts the packets lost in the whole time.
+    `inflation` is round trip over base RTT, and `expected` that of equation 2. `jain` is Jain's
+    fairness index of the flows' rates. `goodput` is the acknowledged payload, as a share of the
+    receiver's line. `latency_us` is the mean round trip. `drops` counts the packets that were lost
+    in the whole rollout.
     """
 
     scenario: Scenario
@@ -187,22 +191,23 @@ class Steady:
     drops: int
 
     @property
-    def off(self) -> float:
-        """How far the inflation is from equation 2, a share of it."""
+    def deviation(self) -> float:
+        """The relative deviation of the inflation from equation 2."""
         return self.inflation / self.expected - 1.0
 
 
-def judged(rollout: Rollout) -> Steady:
-    """Return a rollout's steady state; flows without a decision in it count as rate 0."""
+def steady_state_of(rollout: Rollout) -> Steady:
+    """Return a rollout's steady state. Flows with fewer than two decisions in it have rate 0."""
     steady, count = rollout.steady & (rollout.rtt_ns > 0), rollout.scenario.flows
     rows = np.flatnonzero(steady.sum(axis=1) > 1)
     inflation, rates = [], np.zeros(count)
-    for place, row in enumerate(rows):
-        at = np.flatnonzero(steady[row])
-        inflation.append(rollout.inflation[row, at].mean())
-        acked = rollout.acked_bytes[row, at[-1]] - rollout.acked_bytes[row, at[0]]
-        passed_ns = rollout.now_ns[row, at[-1]] - rollout.now_ns[row, at[0]]
-        rates[place] = 8e9 * acked / passed_ns / _LINE_BPS
+    for number, row in enumerate(rows):
+        steps = np.flatnonzero(steady[row])
+        first, last = steps[0], steps[-1]
+        inflation.append(rollout.inflation[row, steps].mean())
+        acked_bytes = rollout.acked_bytes[row, last] - rollout.acked_bytes[row, first]
+        passed_ns = rollout.now_ns[row, last] - rollout.now_ns[row, first]
+        rates[number] = 8e9 * acked_bytes / passed_ns / _LINE_BPS
     mean = float(np.mean(inflation)) if inflation else float("nan")
     return Steady(
         rollout.scenario,
@@ -223,5 +228,6 @@ def steady_states(
     scenarios: Iterable[Scenario] = STEADY,
     weights: bytes = b"",
 ) -> list[Steady]:
-    """Play each scenario with a model's library, and judge it."""
-    return [judged(play(program, model, one, testbed, seed, weights)) for one in scenarios]
+    """Play each scenario with a model's library; return the steady states."""
+    rollouts = (play(program, model, each, testbed, seed, weights) for each in scenarios)
+    return [steady_state_of(rollout) for rollout in rollouts]

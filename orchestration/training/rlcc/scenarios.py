@@ -1,9 +1,10 @@
-"""What RL-CC is trained and judged on: flows without end on one switch, as trials.
+"""The scenarios that RL-CC is trained and judged on: long-lived flows on one switch, as trials.
 
 Fuhrer et al., HPSR 2023, section VI-A: "various many-to-one and all-to-all scenarios" on a single
-switch, 2 to 8,192 flows. Here the switch of rlcc-7, with six senders for one receiver. Flows start
-one after the other, in an order and at times drawn from the seed: at once, most of thousands would
-spend a rollout on recovering from the first round trip's losses.
+switch, with 2 to 8,192 flows. Here it is the switch of the testbed rlcc-7: six hosts send to the
+seventh, or all to all. Flows start one after the other, in an order and at times that are drawn
+from the seed. If thousands started at once, most of them would spend a rollout on recovering from
+the losses of the first round trip.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _US = 1_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """So many flows, for a time, of which the second half is the steady state."""
+    """A traffic pattern with so many flows. The second half of the duration is the steady state."""
 
     pattern: Literal["many-to-one", "all-to-all"]
     flows: int
@@ -37,11 +38,12 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """Like many-to-one 16."""
+        """A name like `many-to-one 16`."""
         return f"{self.pattern} {self.flows}"
 
 
-# Of every update, and one more of every `_MANY_EVERY`th: those of many flows take longer.
+# Every update has the scenarios of `_TRAINING`. Every `_MANY_EVERY`th has one of `_TRAINING_MANY`
+# in addition, because those with many flows take longer.
 _TRAINING = (
     Scenario("many-to-one", 2, 1_600),
     Scenario("many-to-one", 4, 1_200),
@@ -56,47 +58,49 @@ _TRAINING_MANY = (
     Scenario("many-to-one", 8192, 16_000),
 )
 _MANY_EVERY = 6
-# What a distilled model meets, with few and with many flows.
+# The scenarios for distillation, with few and with many flows.
 DISTILLING = (*_TRAINING, *_TRAINING_MANY[:3])
 
 
 def card() -> dict[str, list[dict[str, Any]]]:
-    """Return what networks are trained on, for their cards."""
-    each = {"of every update": _TRAINING, f"one of every {_MANY_EVERY}th": _TRAINING_MANY}
-    return {name: [dataclasses.asdict(one) for one in them] for name, them in each.items()}
+    """Return the training scenarios, for the cards of networks."""
+    groups = {"of every update": _TRAINING, f"one of every {_MANY_EVERY}th": _TRAINING_MANY}
+    return {
+        name: [dataclasses.asdict(scenario) for scenario in group] for name, group in groups.items()
+    }
 
 
 def training_scenarios(update: int) -> tuple[Scenario, ...]:
-    """Return the scenarios of the update with this number, the first being 1."""
+    """Return the scenarios of an update, given its number, which counts from 1."""
     if update % _MANY_EVERY:
         return _TRAINING
     return (*_TRAINING, _TRAINING_MANY[update // _MANY_EVERY % len(_TRAINING_MANY)])
 
 
 def first_shares(scenario: Scenario, seed: int) -> NDArray[np.float64]:
-    """Return the shares of the line that flows of a rollout start with.
+    """Return the rates that the flows of a rollout start with, as shares of the line (flows,).
 
-    From half the fair share to twice it, each by itself, and all of them together so again: a
-    rollout is short, and should not be spent on filling and emptying a buffer.
+    Each is the fair share times two random factors from 1/2 to 2: one of the flow, and one of the
+    whole rollout. A rollout is short, and should not be spent on filling and emptying a buffer.
     """
     rng = np.random.default_rng([seed, scenario.flows, 1])
-    flows_of_a_port = scenario.flows if scenario.pattern == "many-to-one" else scenario.flows / 7
-    own = rng.uniform(-1, 1, scenario.flows)
-    result: NDArray[np.float64] = np.minimum(
-        1.0, 2.0**own * 2.0 ** rng.uniform(-1, 1) / flows_of_a_port
+    flows_per_port = scenario.flows if scenario.pattern == "many-to-one" else scenario.flows / 7
+    of_flow = rng.uniform(-1, 1, scenario.flows)
+    shares: NDArray[np.float64] = np.minimum(
+        1.0, 2.0**of_flow * 2.0 ** rng.uniform(-1, 1) / flows_per_port
     )
-    return result
+    return shares
 
 
 def schedule(scenario: Scenario, testbed: Testbed, seed: int) -> Schedule:
-    """Return the flows: many-to-one to the last host, all-to-all evenly over all pairs."""
+    """Return the flows: many-to-one goes to the last host, all-to-all evenly over all pairs."""
     rng = np.random.default_rng([seed, scenario.flows])
-    hosts, at = len(testbed.hosts), np.arange(scenario.flows)
+    hosts, flow = len(testbed.hosts), np.arange(scenario.flows)
     if scenario.pattern == "many-to-one":
-        src, dst = at % (hosts - 1), np.full(scenario.flows, hosts - 1)
+        src, dst = flow % (hosts - 1), np.full(scenario.flows, hosts - 1)
     else:
-        src = at % hosts
-        dst = (src + 1 + at // hosts % (hosts - 1)) % hosts
+        src = flow % hosts
+        dst = (src + 1 + flow // hosts % (hosts - 1)) % hosts
     order = rng.permutation(scenario.flows)
     start_ns = np.sort(rng.integers(0, (10 + scenario.flows // 8) * _US, scenario.flows))
     return Schedule(
@@ -112,7 +116,7 @@ def schedule(scenario: Scenario, testbed: Testbed, seed: int) -> Schedule:
 def trial(
     scenario: Scenario, seed: int, control: str = "rlcc", backend: str = "simulated"
 ) -> TrialSpec:
-    """Return the trial that the flows are sent in; each packet's acknowledgement is timed."""
+    """Return the trial of a scenario. Every packet is acknowledged, so every RTT is measured."""
     duration_ns = scenario.duration_us * _US
     return TrialSpec(
         campaign="train-rl-cc",
@@ -130,5 +134,5 @@ def trial(
 
 
 def testbed() -> Testbed:
-    """Return the switch with its hosts."""
+    """Return the testbed: one switch with its hosts."""
     return load_testbed(TESTBED)

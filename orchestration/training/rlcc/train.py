@@ -1,11 +1,12 @@
-"""Trains RL-CC: rollouts in ns-3 with the network in its NICs, then a step along equation 3.
+"""Trains RL-CC. Each update plays rollouts in ns-3, with the network in its NICs, and learns.
 
     FOLDER/training.json            the request, and versions
     FOLDER/checkpoint.safetensors   the network so far, with its card checkpoint.json
     FOLDER/state.safetensors        for resuming: weights and the optimiser's state
     FOLDER/curve.csv                one row per update
 
-Everything follows from the request: the same request gives the same network, resumed or not.
+Everything follows from the request: the same request gives the same network, whether or not the
+training was interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
 from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
-from orchestration.training.rlcc.learner import Figures, NetworkLearner
-from orchestration.training.rlcc.rollout import Rollout, library, play
+from orchestration.training.rlcc.learner import Figures, RlccLearner
+from orchestration.training.rlcc.rollout import Rollout, compile_library, play
 from orchestration.training.rlcc.scenarios import testbed, training_scenarios
 from tuners.learning import checkpoint as files
 from tuners.learning.learner import NotANumberError, load_torch
 from tuners.nic.networks import ARCHITECTURES
 from tuners.nic.sources import network_source, weights_bytes
 
-# Trials of a campaign have seeds below this; those of rollouts are above, an update each.
+# The seeds of campaigns' trials are below this. Rollouts have seeds above it, one per update.
 _TRAINING_SEEDS = 1 << 40
 _UPDATES_OF_A_SEED = 1 << 20
 _STATE_EVERY = 10
@@ -65,13 +66,13 @@ Listener = Callable[[int, Figures], None]
 def train(request: RlccRequest, folder: Path, listener: Listener, *, fresh: bool = False) -> Path:
     """Train until all updates are made, and return the checkpoint's path.
 
-    A folder with the same request is resumed. Call it from the main thread.
+    A training of the same request in `folder` is resumed. Call it from the main thread.
 
     Raises:
         InputError: the folder holds another training.
-        NotReadyError: no ns-3, or no compiler.
+        NotReadyError: there is no ns-3, or no compiler.
         TrialError: a rollout failed, or the objective is not a number.
-        Interrupted: SIGINT or SIGTERM came; the same request goes on from the last state.
+        Interrupted: SIGINT or SIGTERM came. The same request resumes from the last state.
     """
     check_folder(folder, (), fresh=fresh)
     if fresh:
@@ -82,29 +83,30 @@ def train(request: RlccRequest, folder: Path, listener: Listener, *, fresh: bool
     if signals:
         raise Interrupted(
             f"interrupted after {training.done} of {request.updates} updates",
-            "the same command goes on from here",
+            "the same command resumes it",
         )
     return training.checkpoint
 
 
 class _Training:
-    """One call of `train`."""
+    """The state of one call of `train`."""
 
     def __init__(self, request: RlccRequest, folder: Path) -> None:
         self._request, self._folder = request, folder
         self._architecture = ARCHITECTURES[request.architecture]
-        self._learner = NetworkLearner(self._architecture, request.seed, request.learning_rate)
+        self._learner = RlccLearner(self._architecture, request.seed, request.learning_rate)
         self._program, self._testbed = require_program(), testbed()
         self._rows: list[list[float]] = []
         self.checkpoint = folder / "checkpoint.safetensors"
-        self._open()
+        self._open_folder()
 
     @property
     def done(self) -> int:
-        """How many updates are made."""
+        """The number of updates that were made."""
         return len(self._rows)
 
-    def _open(self) -> None:
+    def _open_folder(self) -> None:
+        """Create the folder, or resume the training in it."""
         about = self._folder / "training.json"
         if not about.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,7 @@ class _Training:
             raise InputError.single(
                 str(self._folder),
                 "holds a training of another request",
-                "choose another folder with --out, or --fresh to throw it away",
+                "choose another folder with --out, or remove it with --fresh",
             )
         from safetensors.numpy import load_file
 
@@ -124,14 +126,14 @@ class _Training:
         self._rows = state.pop("rows").tolist()
         self._learner.load(state)
 
-    def run(self, listener: Listener, go_on: Callable[[], bool]) -> None:
-        """Make the updates that are left."""
+    def run(self, listener: Listener, should_continue: Callable[[], bool]) -> None:
+        """Make the updates that are left, as long as `should_continue` says so."""
         arrays = self._learner.arrays()
         source = network_source(self._architecture, arrays, "rlcc_training", "In training.")
         with tempfile.TemporaryDirectory(prefix="closloop-train-") as folder:
-            model = library(source, Path(folder))
+            model = compile_library(source, Path(folder))
             try:
-                while self.done < self._request.updates and go_on():
+                while self.done < self._request.updates and should_continue():
                     listener(self.done + 1, self._update(model))
                     if self.done % _STATE_EVERY == 0:
                         self._save()

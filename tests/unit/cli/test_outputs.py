@@ -212,7 +212,7 @@ def test_a_file_written_by_hand_is_not_replaced_under_the_default_name(tmp_path,
     (tmp_path / "in").mkdir()
     shutil.copy(RECORDED, "in/model.json")
     Path("model.c").write_text("mine")
-    with pytest.raises(InputError, match=r"model\.c: is there already, and not as `closloop comp"):
+    with pytest.raises(InputError, match=r"model\.c: exists, and is not as `closloop comp"):
         compile_model(Path("in/model.json"), "c")
     assert Path("model.c").read_text() == "mine"
     compile_model(Path("in/model.json"), "c", Path("model.c"))

@@ -380,7 +380,7 @@ class TestForced:
     def test_it_is_the_tuner_in_digests_and_knows_bad_parameters(self, tmp_path):
         params = {"tuner": "acc", "parameters": '{"checkpoint": "acc-dcqcn-2"}', "actions": "a.csv"}
         assert registry.checkpoint_of("forced", params) == "acc-dcqcn-2"
-        assert registry.actions_of("forced", params) == {"actions": "a.csv"}
+        assert registry.recording_paths("forced", params) == {"actions": "a.csv"}
         assert "are no JSON object" in registry.check("forced", {"parameters": "["})[0].what
         assert "unknown tuner" in registry.check("forced", {"tuner": "acd"})[0].what
 

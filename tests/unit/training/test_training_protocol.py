@@ -14,7 +14,7 @@ from orchestration.campaign.streams import PROTOCOL
 from orchestration.cli.main import app
 from orchestration.core.records import DONE, LONG_LIVED, UNFINISHED, FlowRecords, Schedule
 from orchestration.core.trial import TunerSpec
-from orchestration.training.evaluation import HeldOut, figure_of
+from orchestration.training.evaluation import HeldOut, log_slowdown_of
 from orchestration.training.outcome import (
     Evaluation,
     Gain,
@@ -87,7 +87,7 @@ def test_the_best_is_kept_and_patience_counts_from_it():
         for number, figure in enumerate(figures)
     ]
     assert kept == [True, True, False, True, False, False]  # an equal one is no better
-    assert selection.kept["w"][0] == 3
+    assert selection.best_parameters["w"][0] == 3
     assert selection.best == at(3, 1.5)
     assert selection.exhausted
     assert not _first(figures[:5]).exhausted
@@ -105,10 +105,10 @@ def test_a_selection_goes_on_from_its_state():
     other = Selection(patience=2)
     other.load({**one.state(), "foreign": np.zeros(1)})
     assert other.evaluations == one.evaluations
-    assert other.kept.keys() == {"w"}
+    assert other.best_parameters.keys() == {"w"}
     assert not other.add(at(3, 2.2), {"w": np.zeros(1)})
     assert other.exhausted
-    assert other.kept["w"][0] == 1
+    assert other.best_parameters["w"][0] == 1
 
 
 def test_a_gain_is_the_geometric_mean_over_conditions_with_seeds_as_observations():
@@ -166,7 +166,7 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
     )
     job = types.SimpleNamespace(trial=trial, testbed=case.testbed)
     record = types.SimpleNamespace(flows=flows)
-    (log_slowdown,) = figure_of(job, schedule, record)["log_slowdown"]
+    (log_slowdown,) = log_slowdown_of(job, schedule, record)["log_slowdown"]
     from inventory.routing import ideal_times_ns
 
     ideal_ns = ideal_times_ns(case.testbed, schedule, trial)[0]

@@ -22,7 +22,7 @@ HEADERS = Path(data_path.__file__).parent
 
 
 def some_weights(architecture, seed=3):
-    weights = networks.first_weights(architecture, seed)
+    weights = networks.initial_weights(architecture, seed)
     rng = np.random.default_rng(seed)
     # biases too, and some weights near the end of 16 bits
     return {
@@ -128,7 +128,7 @@ def test_an_action_is_weighted_with_the_deltas_after_it_and_not_with_those_befor
     rollout = pytest.importorskip("types").SimpleNamespace(
         delta=deltas, valid=np.ones((1, 40), dtype=bool)
     )
-    weights = gradient.weights_of(rollout, discount=0.5, horizon=16)[0]
+    weights = gradient.decision_weights(rollout, discount=0.5, horizon=16)[0]
     assert (weights[20:] == 0).all()
     # half, a quarter, ... of the mean that equation 3 takes without end
     assert weights[19] == pytest.approx(-0.5, rel=1e-4)
@@ -137,14 +137,14 @@ def test_an_action_is_weighted_with_the_deltas_after_it_and_not_with_those_befor
     assert (weights[:4] == 0).all()
     # too few deltas after it
     deltas[0, -1] = -1.0
-    assert (gradient.weights_of(rollout, discount=0.5)[0, -gradient.MIN_LATER :] == 0).all()
+    assert (gradient.decision_weights(rollout, discount=0.5)[0, -gradient.MIN_LATER :] == 0).all()
 
 
 def test_each_rollout_teaches_as_much_as_another():
     weights = np.array([[0.01, -0.02, 0.0]])
-    assert np.abs(gradient.evened(10 * weights) - gradient.evened(weights)).max() < 1e-9
-    assert (gradient.evened(weights)[:, :2] ** 2).mean() == pytest.approx(1.0)
-    assert (gradient.evened(0 * weights) == 0).all()
+    assert np.abs(gradient.normalised(10 * weights) - gradient.normalised(weights)).max() < 1e-9
+    assert (gradient.normalised(weights)[:, :2] ** 2).mean() == pytest.approx(1.0)
+    assert (gradient.normalised(0 * weights) == 0).all()
 
 
 @pytest.mark.parametrize(

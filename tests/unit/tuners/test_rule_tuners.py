@@ -264,7 +264,7 @@ def test_dcqcns_parameters_go_to_every_host_with_the_thresholds():
         ),
         ("amt", {"target": 1.5}, "target 1.5 is not a share"),
         ("amt", {"least_bytes": 9_000, "most_bytes": 8_000}, "swap or correct"),
-        ("amt", {"least_bytes": 150_000}, "least_bytes 150000 is above max_bytes 100000"),
+        ("amt", {"least_bytes": 150_000}, "min_bytes 150000 is above max_bytes 100000"),
         ("qaecn", {"share": 0.0}, "share 0.0 is not a share"),
         ("qaecn", {"least_bytes": -1}, "below 0"),
     ],
