@@ -50,7 +50,7 @@ _BUFFER = "switch.buffer_bytes"
 _NO_HOSTS = HostReading(0, {})
 
 
-def samples_a_snapshot(trial: TrialSpec) -> int:
+def samples_per_snapshot(trial: TrialSpec) -> int:
     """Return how many samples are between two snapshots, if only samples can be counted."""
     return max(_MIN_SAMPLES, trial.duration_ns // trial.sample_period_ns // _SNAPSHOTS)
 
@@ -60,7 +60,7 @@ class SnapshotError(ValueError):
 
 
 @dataclass(frozen=True)
-class Turned:
+class KnobChange:
     """One change of a knob: its times, the number of targets, and each column's range."""
 
     t_ns: int
@@ -90,7 +90,7 @@ class Snapshot(Columns):
     late_samples: int
     flows_done: int
     changes: int
-    recent: tuple[Turned, ...]
+    recent: tuple[KnobChange, ...]
     values: Mapping[str, Ints]
     before: Mapping[str, Ints]
     settings: Mapping[str, Mapping[str, NDArray[Any]]]
@@ -132,7 +132,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
         if about["format"] != SNAPSHOT_FORMAT:
             raise SnapshotError(f"a snapshot of format {about['format']}, not {SNAPSHOT_FORMAT}")
         recent = tuple(
-            Turned(**{**item, "ranges": {k: tuple(v) for k, v in item["ranges"].items()}})
+            KnobChange(**{**item, "ranges": {k: tuple(v) for k, v in item["ranges"].items()}})
             for item in about["recent"]
         )
         numbers: dict[str, Any] = {name: int(about[name]) for name in _NUMBERS}
@@ -168,7 +168,7 @@ class LiveObserver:
         self._clock = clock
         self._due_s = float("-inf")
         self._by_samples = by_samples
-        self._every = samples_a_snapshot(trial)
+        self._every = samples_per_snapshot(trial)
         self._written = self._samples = self._late = self._changes = 0
         self._recent: deque[tuple[int, int, Change]] = deque(maxlen=_RECENT)
         self._before: Observation | None = None
@@ -249,9 +249,9 @@ class LiveObserver:
         return self._hosts
 
 
-def _summed_up(t_ns: int, applied_ns: int, change: Change) -> Turned:
+def _summed_up(t_ns: int, applied_ns: int, change: Change) -> KnobChange:
     ranges = {name: _range(array) for name, array in change.values.items()}
-    return Turned(t_ns, int(applied_ns), change.knob, len(change.targets), ranges)
+    return KnobChange(t_ns, int(applied_ns), change.knob, len(change.targets), ranges)
 
 
 def _range(values: NDArray[Any]) -> tuple[float, float]:

@@ -92,7 +92,7 @@ class OfferedLoad(PatternSpec):
         receiver = testbed.hosts.index(self.receiver) if self.receiver else None
         rates = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
         flows_per_ns = self.load * self.capacity_bps(testbed) / 8 / sizes.mean_bytes / 1e9
-        window = cut_at(self.start_ns, self.stop_ns, warm_up_ns)
+        window = window_cuts(self.start_ns, self.stop_ns, warm_up_ns)
         start_ns, size_bytes = arrivals(
             self.draw, flows_per_ns, window, sizes, streams.times, streams.sizes
         )
@@ -132,18 +132,18 @@ def arrivals(
         count = int(flows_per_ns * part_ns + times.random())
         offset_ns = np.sort((times.random(count) * part_ns).astype(np.int64))
         starts.append(begin_ns + np.minimum(offset_ns, part_ns - 1))
-        found.append(sizes.at(strata(count, of_sizes)))
+        found.append(sizes.at(stratified(count, of_sizes)))
     return np.concatenate(starts), np.concatenate(found)
 
 
-def strata(count: int, rng: np.random.Generator) -> Floats:
+def stratified(count: int, rng: np.random.Generator) -> Floats:
     """Return `count` probabilities in [0, 1), one from each stratum, in random order."""
     places = rng.permutation(count)
     drawn = (places + rng.random(count)) / max(1, count)
     return np.minimum(drawn, np.nextafter(1.0, 0.0))  # the division may round up to 1
 
 
-def cut_at(start_ns: int, stop_ns: int, *inner_ns: int) -> tuple[int, ...]:
+def window_cuts(start_ns: int, stop_ns: int, *inner_ns: int) -> tuple[int, ...]:
     """Return the ends of a window, with those of `inner_ns` that are within it."""
     within = sorted({at for at in inner_ns if start_ns < at < stop_ns})
     return (start_ns, *within, stop_ns)

@@ -36,7 +36,7 @@ def offered_bytes(schedule: Schedule, window_ns: tuple[int, int]) -> int:
     return int(schedule.size_bytes[(start_ns >= window_ns[0]) & (start_ns < window_ns[1])].sum())
 
 
-def arriving_bytes(schedule: Schedule, testbed: Testbed, window_ns: tuple[int, int]) -> float:
+def deliverable_bytes(schedule: Schedule, testbed: Testbed, window_ns: tuple[int, int]) -> float:
     """Return what can arrive in a window: what is offered in it, and the backlog's difference.
 
     With a window that begins at 0, no fabric delivers more. A later one may begin with a larger

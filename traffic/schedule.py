@@ -28,7 +28,7 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     """
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
-        whole, streams = within(spec, trial, testbed), Streams.spawn(trial.seed, index)
+        whole, streams = fit_to_trial(spec, trial, testbed), Streams.spawn(trial.seed, index)
         parts.append(make_flows(whole, testbed, streams, trial.warm_up_ns))
 
     def joined(name: str) -> Ints:
@@ -70,7 +70,7 @@ def expected_bytes(trial: TrialSpec, schedule: Schedule) -> Ints:
     return size_bytes
 
 
-def part_of(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
+def select_flows(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
     """Return the schedule of only some of its flows."""
     columns = ("start_ns", "src", "dst", "size_bytes", "klass")
     return dataclasses.replace(
@@ -78,7 +78,7 @@ def part_of(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
     )
 
 
-def within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
+def fit_to_trial(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
     """Return a trial's pattern, its window cut at the trial's end, with the file of its repeat.
 
     Raises ValueError if it would start too late.

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from orchestration.core import plugins
 from orchestration.core.errors import InputError, Problem, raise_any
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.records import Floats, Ints
 
 GROUP = "closloop.workloads"
@@ -101,7 +101,7 @@ def load_workload(name_or_path: str) -> Workload:
     every fault of a table.
     """
     if _is_path(name_or_path):
-        path = Path(here(name_or_path))
+        path = Path(local_path(name_or_path))
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:

@@ -46,7 +46,7 @@ def entry_points() -> dict[str, str]:
 
 def know(points: dict[str, str]) -> None:
     """Take the entry points of tuners from another process."""
-    plugins.know(GROUP, points)
+    plugins.set_entry_points(GROUP, points)
 
 
 def tuner_class(name: str) -> type[Any]:

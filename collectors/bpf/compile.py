@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestration.core import files as user_folders
 from orchestration.core.errors import NotReadyError
-from orchestration.core.files import BPF, packaged
+from orchestration.core.files import BPF, packaged_folder
 
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
@@ -51,7 +51,7 @@ def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
     flags = (*_FLAGS, *more)
     text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()
     name = f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
-    brought = packaged(BPF)
+    brought = packaged_folder(BPF)
     if brought is not None and (brought / name).is_file():
         return brought / name
     target = cache_folder() / name

@@ -61,7 +61,7 @@ class _Reader:
         ]
         by_namespace = np.argsort([place[0] for place in places], kind="stable")
         self._order = np.argsort(by_namespace)
-        self._wraps = Unwrapped()
+        self._wraps = CounterUnwrapper()
 
     def counted(self) -> dict[str, Ints]:
         """Read the fields of all queues once. Raises ReaderError if a queue is missing."""
@@ -114,7 +114,7 @@ class PlainReader(_Reader):
         return self.plain(self.counted())
 
 
-class Unwrapped:
+class CounterUnwrapper:
     """Extends the kernel's 32-bit counters to 64 bits, reading by reading."""
 
     def __init__(self) -> None:

@@ -42,17 +42,17 @@ def labels_of(spec: TrialSpec) -> dict[str, Scalar]:
     return {name: FORMER_HPCC if level == HPCC else level for name, level in spec.cell.items()}
 
 
-def in_words(cell: Mapping[str, Scalar], between: str = " ") -> list[str]:
+def factor_labels(cell: Mapping[str, Scalar], between: str = " ") -> list[str]:
     """Return the factors of a cell as texts: `load 0.6`, `size 1MB`."""
     return [f"{name}{between}{level}" for name, level in factors_of(cell).items()]
 
 
-def tuner_called(spec: TrialSpec) -> str:
+def campaign_tuner_name(spec: TrialSpec) -> str:
     """Return the name of the tuner in the trial's campaign."""
     return str(spec.cell.get(TUNER, spec.tuner.name))
 
 
-def settings(spec: TrialSpec) -> str:
+def condition_settings(spec: TrialSpec) -> str:
     """Return everything that determines a trial except tuner, seed and repeat, as JSON text.
 
     An imported trial ends when its flows end, and its seed stands for the patterns that made them.
@@ -68,7 +68,7 @@ def settings(spec: TrialSpec) -> str:
 
 def condition_key(spec: TrialSpec) -> str:
     """Return a text that is equal for trials of one condition: same factors and settings."""
-    return json.dumps([factors_of(spec.cell), settings(spec)], sort_keys=True)
+    return json.dumps([factors_of(spec.cell), condition_settings(spec)], sort_keys=True)
 
 
 CellKey = tuple[str, str]

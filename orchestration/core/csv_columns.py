@@ -1,7 +1,7 @@
 """CSV files, read strictly into columns; errors name the file and line.
 
-`read_csv` reads a file that has exactly the given columns. `blocks` reads chosen columns of any
-delimited file with a header.
+`read_csv` reads a file that has exactly the given columns. `read_blocks` reads chosen columns of
+any delimited file with a header.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def refuse(path: str | Path, line: int, what: str, remedy: str) -> NoReturn:
     raise InputError.single(f"{path}:{line}", what, remedy)
 
 
-def shown(cell: bytes | str) -> str:
+def quoted_cell(cell: bytes | str) -> str:
     """Return a cell as text for a message, shortened."""
     text = cell.decode("ascii", "backslashreplace") if isinstance(cell, bytes) else cell
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
     """Open a file to read its bytes. Raises InputError if that is impossible."""
     try:
         return path.open("rb")
@@ -63,7 +63,7 @@ def numbered_lines(path: Path, remedy: str) -> Iterator[tuple[int, bytes]]:
     break: then it may be cut off.
     """
     number, line = 0, b""
-    with opened(path) as file:
+    with open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
             yield number, line
     if not number:
@@ -275,16 +275,16 @@ class Block:
         except (ValueError, ArithmeticError):
             row = next(n for n, cell in enumerate(filled) if not _is_scalable(cell, factor))
             remedy = f"write the plain number; its unit belongs into the mapping file ({column})"
-            self.refuse(row, f"{column} is {shown(cells[row])}, not a number", remedy)
+            self.refuse(row, f"{column} is {quoted_cell(cells[row])}, not a number", remedy)
         low = (values < minimum) & ~blank
         if low.any():
             row = int(np.argmax(low))
-            what = f"{column} is {shown(cells[row])}, less than {minimum} after scaling"
+            what = f"{column} is {quoted_cell(cells[row])}, less than {minimum} after scaling"
             self.refuse(row, what, "correct or remove the row; check the column's unit")
         return np.where(blank, MISSING, values)
 
 
-def blocks(path: Path, wanted: Mapping[str, str], delimiter: str) -> Iterator[Block]:
+def read_blocks(path: Path, wanted: Mapping[str, str], delimiter: str) -> Iterator[Block]:
     """Yield the rows of a file in blocks; `wanted` maps column names to names in the header.
 
     Raises InputError, with the line, for a file that cannot be read or is cut off, a header without

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from orchestration.core.problems import Code as Code
 from orchestration.core.problems import Problem as Problem
-from orchestration.core.problems import in_words, told
+from orchestration.core.problems import in_words, message_and_remedy
 from orchestration.core.problems import suggest as suggest
 from orchestration.core.problems import unknown as unknown
 
@@ -51,12 +51,12 @@ class ClosloopError(Exception):
     @property
     def message(self) -> str:
         """What is wrong, without remedies: a line for each problem."""
-        return told(self.problems)["message"]
+        return message_and_remedy(self.problems)["message"]
 
     @property
     def remedy(self) -> str:
         """What to do."""
-        return told(self.problems)["remedy"]
+        return message_and_remedy(self.problems)["remedy"]
 
     def __str__(self) -> str:
         return in_words(self.problems)

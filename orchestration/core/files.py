@@ -111,16 +111,16 @@ def sha256_of(path: str | Path) -> str:
 
 
 # Names the folder below which a user's files stand on a machine that they were brought to.
-BROUGHT = "CLOSLOOP_BROUGHT"
+COPIED_FILES_ROOT = "CLOSLOOP_BROUGHT"
 
 
-def here(path: str) -> str:
+def local_path(path: str) -> str:
     """Return where an absolute path's file is on this machine; other paths as they are.
 
     A trial names files by their paths on the machine that planned it, wherever it runs. A relative
     path starts at the working folder, which was brought as well.
     """
-    root = os.environ.get(BROUGHT, "")
+    root = os.environ.get(COPIED_FILES_ROOT, "")
     brought = root + path
     return brought if root and os.path.isabs(path) and os.path.exists(brought) else path
 
@@ -142,7 +142,7 @@ PACKAGE = "closloop_kernel"
 KERNEL, BPF, SOURCES = "kernel", "bpf", "sources"
 
 
-def packaged(part: str) -> Path | None:
+def packaged_folder(part: str) -> Path | None:
     """Return the folder of that name of the package closloop-kernel; None without the package."""
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:

@@ -55,7 +55,7 @@ class LoadBalancingSpec:
 ECMP = LoadBalancingSpec()
 
 
-def mixed(value: int) -> int:
+def splitmix64(value: int) -> int:
     """Return SplitMix64's output for a state: Steele, Lea, Flood, OOPSLA 2014, figure 17."""
     z = (value + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & _MASK
@@ -63,13 +63,13 @@ def mixed(value: int) -> int:
     return z ^ z >> 31
 
 
-def stream_of(seed: int, switch: int) -> int:
+def initial_random_state(seed: int, switch: int) -> int:
     """Return the 64 bits that a switch's stream of draws begins with, of a trial's seed.
 
     `switch` is its place in `Testbed.switches`. Each draw adds 0x9E3779B97F4A7C15 to the state, and
-    is `mixed` of the state before that.
+    is `splitmix64` of the state before that.
     """
-    return mixed((mixed(seed & _MASK) + switch) & _MASK)
+    return splitmix64((splitmix64(seed & _MASK) + switch) & _MASK)
 
 
 def balancing_facts(flowlets: int, reroutes: int, overflows: Mapping[str, int]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def now_s() -> float:
     return _file_time_s(folder) if folder else time.time()
 
 
-def steady_s() -> float:
+def monotonic_wall_s() -> float:
     """Return seconds of wall time from some moment on: for differences."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return _file_time_s(folder) if folder else time.monotonic()
@@ -74,11 +74,11 @@ class Stopwatch:
     """Measures how long something takes, from when it is made."""
 
     def __init__(self) -> None:
-        self._own_s, self._wall_s = time.monotonic(), steady_s()
+        self._own_s, self._wall_s = time.monotonic(), monotonic_wall_s()
 
     def took(self) -> ElapsedTime:
         """Return how long it has been."""
-        own_s, wall_s = time.monotonic() - self._own_s, steady_s() - self._wall_s
+        own_s, wall_s = time.monotonic() - self._own_s, monotonic_wall_s() - self._wall_s
         return ElapsedTime(own_s, max(0.0, wall_s), is_virtual())
 
 
@@ -91,7 +91,7 @@ def available_memory_bytes() -> int:
 
 
 @contextmanager
-def noted_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+def deferred_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
     """Record SIGINT and SIGTERM instead of ending; a second signal calls `kill`."""
     seen: list[signal.Signals] = []
 
@@ -108,6 +108,6 @@ def noted_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
             signal.signal(number, handler)
 
 
-def spare_threads() -> None:
+def limit_numpy_threads() -> None:
     """Keep NumPy single-threaded: trials run in parallel, one per core. Call it before NumPy."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

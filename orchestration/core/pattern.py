@@ -119,7 +119,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class CampaignContext:
     """What a campaign has around a pattern, as far as it is known and right.
 
     `files` returns the paths of a file that the pattern names, one for each repeat that has its
@@ -189,7 +189,7 @@ class PatternSpec(ABC):
         return ""
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], around: CampaignContext) -> Iterator[Problem]:
         """Yield what is wrong in a campaign's fields of this kind, beyond each alone.
 
         `fields` has those that are right by themselves, by their names here. A problem's `where` is

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from orchestration.core.errors import InputError
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.problems import WrongValue, of_value
 
 Declared = TypeVar("Declared")
@@ -52,11 +52,13 @@ def offered(group: str) -> dict[str, str]:
     if group not in _OFFERED:
         from importlib.metadata import entry_points
 
-        know(group, {one.name: f"{one.module}:{one.attr}" for one in entry_points(group=group)})
+        set_entry_points(
+            group, {one.name: f"{one.module}:{one.attr}" for one in entry_points(group=group)}
+        )
     return _OFFERED[group]
 
 
-def know(group: str, points: dict[str, str]) -> None:
+def set_entry_points(group: str, points: dict[str, str]) -> None:
     """Take the entry points of a group from `offered` in another process, not looking for them.
 
     That takes longer than a guest takes to boot.
@@ -68,7 +70,7 @@ def load(reference: str, group: str) -> Any:
     """Return what a reference names. Raises PluginError if it does not exist."""
     if is_file(reference):
         path, _, name = reference.rpartition(":")
-        return _attribute(_module(here(str(Path(path).absolute()))), name, path)
+        return _attribute(_module(local_path(str(Path(path).absolute()))), name, path)
     if reference not in offered(group):
         what = f"no entry point of {group} is called {reference!r}"
         raise PluginError(what, "install its package")

@@ -93,7 +93,7 @@ class Rig(Protocol):
 
 
 @runtime_checkable
-class ReadsAhead(Protocol):
+class BatchReader(Protocol):
     """A rig that takes several readings by itself, while nobody decides."""
 
     def readings(self, times_ns: range) -> tuple[Sequence[Observation], bool]:

@@ -138,7 +138,7 @@ def unexpected(error: BaseException, remedy: str = "") -> Problem:
     return Problem("", f"unexpected {type(error).__name__}: {error}", remedy, Code.INTERNAL)
 
 
-def told(problems: Iterable[Problem], key: str = "message") -> dict[str, str]:
+def message_and_remedy(problems: Iterable[Problem], key: str = "message") -> dict[str, str]:
     """Return problems as two texts, as the journal and messages between processes have them."""
     every = list(problems)
     remedies = dict.fromkeys(one.remedy for one in every if one.remedy)

@@ -73,7 +73,7 @@ DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
         4, "us", 0, _U32, "least time between two CNPs of a flow, which its receiver sends"
     ),
 }
-MLX5 = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
+MLX5_DEFAULTS = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
 # Of the receiver; the other parameters are those of the sender's congestion control.
 CNP_INTERVAL = "min_time_between_cnps"
 # Sets of DCQCN's parameters (orchestration/datapath/policy_dcqcn.py).
@@ -152,7 +152,7 @@ class RoceSpec:
     @property
     def parameters(self) -> dict[str, int]:
         """Return every parameter of DCQCN, by name."""
-        return {**MLX5, **dict(self.dcqcn)}
+        return {**MLX5_DEFAULTS, **dict(self.dcqcn)}
 
     @property
     def control_values(self) -> dict[str, int]:

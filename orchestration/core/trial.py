@@ -238,7 +238,7 @@ def _leave_out(data: dict[str, Any], spec: object, names: Iterable[str]) -> None
             del data[name]
 
 
-def drawn_independently(trial: TrialSpec) -> TrialSpec:
+def with_independent_draws(trial: TrialSpec) -> TrialSpec:
     """Return the trial as 0.1 would have had it, whose loads had no strata."""
     traffic = tuple(
         spec.having(draw=INDEPENDENT) if hasattr(spec, "draw") else spec for spec in trial.traffic

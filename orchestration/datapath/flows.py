@@ -62,7 +62,9 @@ RESULT = np.dtype(
 )
 
 
-def nic(ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int) -> bytes:
+def nic_request(
+    ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int
+) -> bytes:
     """Return the request that makes a host's interface a RoCE NIC; `delay_ns` is its cable's."""
     options = _NIC.pack(rate_bps, delay_ns, framing_bytes, socket.inet_aton(address))
     root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE

@@ -20,7 +20,7 @@ from orchestration.core.load_balancing import (
     ROUTES,
     LoadBalancingSpec,
     balancing_facts,
-    stream_of,
+    initial_random_state,
 )
 from orchestration.core.records import Ints
 from orchestration.core.topology import Port, Testbed
@@ -71,7 +71,7 @@ def settings_of(
         partner = partners[name]
         parts.append(
             _SWITCH.pack(
-                stream_of(trial.seed, number),
+                initial_random_state(trial.seed, number),
                 spec.timeout_ns(tier),
                 namespace,
                 tier,
@@ -164,7 +164,7 @@ class PathFile:
         self._last: np.ndarray = np.zeros(self.count, dtype=PATHS_STATE)
 
     @staticmethod
-    def is_in(trial: TrialSpec) -> bool:
+    def is_used_in(trial: TrialSpec) -> bool:
         """Return whether switches choose paths in a trial."""
         return trial.load_balancing.kind != ECMP.kind
 

@@ -16,7 +16,7 @@ from orchestration.core.roce import (
     FORMER_HPCC,
     FORMER_HPCC_RATES,
     HPCC,
-    MLX5,
+    MLX5_DEFAULTS,
 )
 
 DCQCN = CongestionControl(
@@ -33,7 +33,7 @@ DCQCN = CongestionControl(
 # Sets of parameters for NICs of 25 Gbit/s, by name; `dcqcn_set` has those for other rates. Some
 # values of papers are outside the range of mlx5 NICs.
 _HPCC_AT_25G = {
-    **MLX5,
+    **MLX5_DEFAULTS,
     "rpg_byte_reset": 0,
     "rpg_ai_rate": 5,
     "rpg_hai_rate": 50,
@@ -42,11 +42,11 @@ _HPCC_AT_25G = {
     "min_time_between_cnps": 0,
 }
 DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
-    "mlx5": MLX5,
+    "mlx5": MLX5_DEFAULTS,
     # Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015: sections 5.1
     # and 5.2, with g = 1/256 and F = 5
     "paper": {
-        **MLX5,
+        **MLX5_DEFAULTS,
         "rpg_time_reset": 55,
         "rpg_byte_reset": 10_000_000,
         "rpg_threshold": 5,

@@ -74,7 +74,7 @@ class BufferOptions(NamedTuple):
 _ALPHA_UNIT = 1 << 16
 
 
-def host(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
+def host_request(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
     """Return the request that makes an interface the NIC of a host that speaks TCP."""
     options = attribute(1, _HOST.pack(rate_bps, framing_bytes, 0))
     root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
@@ -88,7 +88,7 @@ class QueueOptions(NamedTuple):
     quantum_bytes: int
 
 
-def port(
+def port_request(
     ifindex: int,
     queues: Sequence[QueueOptions],
     *,

@@ -54,7 +54,7 @@ class Sample(NamedTuple):
     paths: dict[str, Ints] | None = None
 
 
-def last_reading_now() -> None:
+def report_sender_done() -> None:
     """Say that the process that sends flows has none left."""
     fd = os.open(SAMPLES, os.O_WRONLY)
     os.write(fd, b"\1")
@@ -75,7 +75,7 @@ class SampleFile:
         pairs: TrafficMatrix | None = None,
         paths: PathFile | None = None,
     ) -> None:
-        """Open it. With `flows`, the kernel counts flows (`OwnFlowTables`)."""
+        """Open it. With `flows`, the kernel counts flows (`KernelFlowTables`)."""
         self._paths = paths
         self._fd = os.open(SAMPLES, os.O_RDWR)
         self._hosts, self._shared, self._flows, self._pairs = hosts, shared, flows, pairs
@@ -100,7 +100,7 @@ class SampleFile:
         self._asked = 0
         self._with_hosts = range(0)
 
-    def ask(
+    def request(
         self, first_ns: int, period_ns: int, readings: int, hosts_first: int, hosts_every: int
     ) -> None:
         """Let the kernel read the fabric by itself, at times of CLOCK_MONOTONIC.
@@ -115,7 +115,7 @@ class SampleFile:
         self._asked = readings
         self._with_hosts = range(hosts_first, readings, hosts_every)
 
-    def asked(self) -> list[Sample]:
+    def fetch(self) -> list[Sample]:
         """Wait for the readings that were asked for; return them, fewer if all flows have ended."""
         data = os.pread(self._fd, self._asked * self._sample.itemsize, 0)
         found = np.frombuffer(data, dtype=self._sample)
@@ -148,7 +148,7 @@ _FACTS = (
 )
 
 
-class OwnFlowTables:
+class KernelFlowTables:
     """A table of each switch's recent flows. The arguments are those of `FlowTables`."""
 
     def __init__(

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from orchestration.core.errors import ClosloopError, Interrupted, TrialError
-from orchestration.core.machine import noted_signals
+from orchestration.core.machine import deferred_signals
 from orchestration.run import backend_factory
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import die_with
@@ -84,7 +84,7 @@ def train_seeds(
             if one.process.is_alive():
                 os.kill(one.process.pid or 0, number)
 
-    with noted_signals(lambda: tell(signal.SIGTERM)) as signals:
+    with deferred_signals(lambda: tell(signal.SIGTERM)) as signals:
         told = False
         while running or (waiting and not signals):
             while waiting and len(running) < side_by_side and not signals:
@@ -116,7 +116,7 @@ def _play_references(
     place.check(backend, held_out.testbed, jobs, first)
     players = Players(backend, jobs, figure_of, place)
     work = folder / "work"
-    with noted_signals(players.kill) as signals:
+    with deferred_signals(players.kill) as signals:
         judge = Evaluator(held_out, folder / FILE, work, players, lambda: not signals)
         try:
             return judge.prepare(lambda text: listener.note("", text))

@@ -24,9 +24,9 @@ from traffic.drivers.output import (
     BY_HAND,
     OutputError,
     excerpt,
-    foreign,
     json_documents,
     number,
+    unrecognized_output,
 )
 from traffic.drivers.programs import (
     Flow,
@@ -37,9 +37,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 _NAME = "fio"
@@ -70,7 +70,7 @@ def parse_json(text: str) -> Job:
         raise
     jobs = document.get("jobs")
     if not isinstance(jobs, list) or not jobs or not isinstance(jobs[0], dict):
-        raise foreign(_NAME, text)
+        raise unrecognized_output(_NAME, text)
     if len(jobs) != 1:
         raise OutputError(_NAME, f"it reports {len(jobs)} jobs where one ran")
     return Job(
@@ -136,7 +136,7 @@ class Fio(ProgramDriver):
             client.append("--nodelay=1")
         if values["rate"]:
             client.append(f"--rate={values['rate'] // 8}")
-        return pair(flow, server, client)
+        return server_and_client(flow, server, client)
 
     def _cut_off(self, server: Output, client: Output) -> bool:
         return client.stopped or (server.stopped and not client.exit_code)
@@ -144,7 +144,7 @@ class Fio(ProgramDriver):
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
         """Return the outcome. The flow is done when the receiver has seen its end."""
         for output, role in ((client, "sender"), (server, "receiver")):
-            if why := failure(_NAME, output, role):
+            if why := failure_reason(_NAME, output, role):
                 said = _words(output.stdout + output.stderr) if output.exit_code > 0 else ""
                 raise FlowFailed(f"{_NAME} {role}: {said}" if said else why)
         sender, receiver = (parse_json(output.stdout) for output in (client, server))
@@ -152,4 +152,4 @@ class Fio(ProgramDriver):
         if sender.error or receiver.error or sent < flow.size_bytes:
             raise FlowFailed(f"{_NAME}: it sent {sent} of {flow.size_bytes} bytes")
         # fio counts in ms: for a shorter transfer the time of the processes is used
-        return finished(client, receiver.reading_ns or None, end_ns=server.ended_ns)
+        return completed(client, receiver.reading_ns or None, end_ns=server.ended_ns)

@@ -30,9 +30,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 _NAME = "iperf3"
@@ -196,11 +196,11 @@ class Iperf3(ProgramDriver):
         if values["zerocopy"]:
             client.append("--zerocopy")
         server = ["iperf3", "--server", "--one-off", "--bind", flow.dst_address, *port, "--json"]
-        return pair(flow, server, client)
+        return server_and_client(flow, server, client)
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
         """Return the outcome by the client's report."""
-        why = failure(_NAME, client, "client")
+        why = failure_reason(_NAME, client, "client")
         if client.error or client.timed_out or client.cut_bytes:
             raise FlowFailed(why)
         if client.exit_code and not client.stdout.strip():
@@ -214,7 +214,7 @@ class Iperf3(ProgramDriver):
             raise FlowFailed(f"{_NAME}: {why}")
         retransmits = UNKNOWN if moved.retransmits is None else moved.retransmits
         remarks = "; ".join(_remarks(moved, flow.size_bytes))
-        return finished(client, moved.duration_ns, retransmits, remarks)
+        return completed(client, moved.duration_ns, retransmits, remarks)
 
 
 def _incomplete(moved: Transfer, size_bytes: int) -> str:

@@ -32,7 +32,7 @@ def excerpt(text: str) -> str:
     return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
-def foreign(program: str, text: str) -> OutputError:
+def unrecognized_output(program: str, text: str) -> OutputError:
     """Return the error for an output that holds no result."""
     if not text.strip():
         return OutputError(program, "it printed nothing", "see whether it was killed")
@@ -65,7 +65,7 @@ def json_documents(program: str, text: str) -> list[dict[str, Any]]:
             ) from error
         documents.append(document)
     if not documents:
-        raise foreign(program, text)
+        raise unrecognized_output(program, text)
     return documents
 
 

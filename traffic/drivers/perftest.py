@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from traffic.drivers.output import BY_HAND, OutputError, excerpt, foreign
+from traffic.drivers.output import BY_HAND, OutputError, excerpt, unrecognized_output
 from traffic.drivers.programs import (
     Flow,
     FlowFailed,
@@ -32,9 +32,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def duration_ns(text: str) -> int:
         elif header and line[:2].strip().isdigit():
             words = line.split()
             if len(words) != len(header):
-                raise foreign(_NAME, line)
+                raise unrecognized_output(_NAME, line)
             row = dict(zip(header, words, strict=True))
     if not row:
-        raise foreign(_NAME, text)
+        raise unrecognized_output(_NAME, text)
     iterations = _count(row, _ITERATIONS)
     if not iterations:
         raise OutputError(_NAME, "it ended before its first message was through", BY_HAND)
@@ -207,20 +207,20 @@ class Perftest(ProgramDriver):
         server = _argv(flow, values, *there)
         here = (flow.src_rdma_device, flow.src_rdma_port, flow.src_gid_index)
         client = _argv(flow, values, *here)
-        return pair(
+        return server_and_client(
             flow, server, [*client, flow.dst_address], timeout_s=3600.0 + values["duration"] / 1e9
         )
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
         """Return the outcome. Retransmissions are unknown, since the NIC makes them."""
-        if why := failure(_NAME, client, "client"):
+        if why := failure_reason(_NAME, client, "client"):
             if client.exit_code > 0 and not client.error:
                 raise explain(client.stderr + client.stdout)
             raise FlowFailed(why)
         try:
-            return finished(client, duration_ns(client.stdout))
+            return completed(client, duration_ns(client.stdout))
         except NoClockRate as error:
-            return finished(client, None, detail=f"{error.what}; times are its process's")
+            return completed(client, None, detail=f"{error.what}; times are its process's")
 
 
 def _program(values: Mapping[str, Any]) -> str:

@@ -197,17 +197,17 @@ def driver_names() -> tuple[str, ...]:
     return (SOCKETS.name, *sorted(plugins.offered(GROUP)))
 
 
-def known(name: str) -> bool:
+def is_driver(name: str) -> bool:
     """Return whether a name is that of a driver, or a reference to a user's own class."""
     return plugins.is_file(name) or name in driver_names()
 
 
-def driver(name: str) -> ProgramDriver:
+def load_driver(name: str) -> ProgramDriver:
     """Return a driver by name, or by reference to a class (`orchestration.core.plugins`).
 
     Raises ValueError that names the known drivers.
     """
-    if not known(name):
+    if not is_driver(name):
         raise ValueError(f"unknown driver {name!r}: there are {', '.join(driver_names())}")
     found = plugins.load(name, GROUP)
     if not (isinstance(found, type) and issubclass(found, ProgramDriver)):
@@ -217,12 +217,14 @@ def driver(name: str) -> ProgramDriver:
     return own
 
 
-def check(spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = "") -> list[Problem]:
+def check_driver(
+    spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = ""
+) -> list[Problem]:
     """Return the faults of a driver's options, on a testbed's class if one is given. Pure."""
     if spec.name == SOCKETS.name:
         what, remedy = "sockets have no option {!r}", "remove it, or name a program that has it"
         return [Problem(key, what.format(key), remedy) for key, _ in spec.options]
-    sends = driver(spec.name)
+    sends = load_driver(spec.name)
     problems = sends.check(dict(spec.options), testbed)
     classes = [] if testbed is None else [klass.name for klass in testbed.classes]
     # packets without a mark of their class are the first one's
@@ -234,11 +236,11 @@ def check(spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = "
 
 def option_units(name: str) -> dict[str, str]:
     """Return the units of a driver's options, for those that have one."""
-    options = () if name == SOCKETS.name else driver(name).options
+    options = () if name == SOCKETS.name else load_driver(name).options
     return {option.name: option.unit for option in options if option.unit}
 
 
-def pair(
+def server_and_client(
     flow: Flow, server: Sequence[str], client: Sequence[str], timeout_s: float = 3600.0
 ) -> tuple[Launch, Launch]:
     """Return the commands of a server that listens on the flow's TCP port, and of its client."""
@@ -253,13 +255,13 @@ def _read(
     declared: Sequence[Option], given: Options
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     values: dict[str, Any] = {option.name: option.default for option in declared}
-    known = {option.name: option for option in declared}
+    by_name = {option.name: option for option in declared}
     problems = []
     for name, value in given.items():
-        if name not in known:
-            there = ", ".join(sorted(known))
-            problems.append((name, f"unknown option {name!r}: there are {there}"))
-        elif problem := _wrong(known[name], value):
+        if name not in by_name:
+            names = ", ".join(sorted(by_name))
+            problems.append((name, f"unknown option {name!r}: there are {names}"))
+        elif problem := _wrong(by_name[name], value):
             problems.append((name, problem))
         else:
             values[name] = value
@@ -291,7 +293,7 @@ def _is_word(value: str) -> bool:
     return not value or (value[0].isalnum() and all(c.isalnum() or c in "._-" for c in value))
 
 
-def failure(program: str, output: Output, role: str) -> str:
+def failure_reason(program: str, output: Output, role: str) -> str:
     """Return why a program failed, or "" if it did not."""
     if output.error:
         return f"{program} {role}: {output.error}"
@@ -307,7 +309,7 @@ def failure(program: str, output: Output, role: str) -> str:
     return ""
 
 
-def finished(
+def completed(
     client: Output,
     duration_ns: int | None,
     retransmits: int = UNKNOWN,

@@ -30,8 +30,8 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    check,
-    driver,
+    check_driver,
+    load_driver,
 )
 
 SERVICES = ("programs", "incast")
@@ -78,7 +78,7 @@ def uses_rdma(trial: TrialSpec) -> bool:
 def _drivers(trial: TrialSpec) -> dict[int, ProgramDriver]:
     """Return the drivers of the patterns that programs send, by the patterns' numbers."""
     return {
-        number: driver(spec.driver.name)
+        number: load_driver(spec.driver.name)
         for number, spec in enumerate(trial.traffic)
         if spec.driver.name != SOCKETS.name
     }
@@ -91,8 +91,10 @@ def check_drivers(trial: TrialSpec, testbed: Testbed | None = None) -> None:
     """
     problems = []
     for number, spec in enumerate(trial.traffic):
-        found = check(spec.driver, testbed, spec.queue_class)
-        if spec.driver.name != SOCKETS.name and (lacks := driver(spec.driver.name).missing_here()):
+        found = check_driver(spec.driver, testbed, spec.queue_class)
+        if spec.driver.name != SOCKETS.name and (
+            lacks := load_driver(spec.driver.name).missing_here()
+        ):
             found.append(of_text(lacks))
         problems += [one.relocated(f"traffic[{number}].driver") for one in found]
     raise_any(problems)

@@ -30,9 +30,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class ScapyIncast(ProgramDriver):
             "packets": frames.packets,
             "rate": values["rate"],
         }
-        server, client = pair(flow, (), ())
+        server, client = server_and_client(flow, (), ())
         return (
             replace(
                 server,
@@ -167,7 +167,9 @@ class ScapyIncast(ProgramDriver):
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
         """Return the outcome by the frames that arrived."""
-        if why := failure(_NAME, client, "sender") or failure(_NAME, server, "receiver"):
+        if why := failure_reason(_NAME, client, "sender") or failure_reason(
+            _NAME, server, "receiver"
+        ):
             raise FlowFailed(why)
         reports = [json_documents(_NAME, end.stdout) for end in (client, server)]
         if any(len(report) != 1 for report in reports):
@@ -181,4 +183,4 @@ class ScapyIncast(ProgramDriver):
         if came < packets or last_ns < 0:
             return Outcome(client.started_ns, -1, 0, UNFINISHED, detail)
         end_ns = server.started_ns + last_ns
-        return finished(client, end_ns - client.started_ns, 0, detail, end_ns)
+        return completed(client, end_ns - client.started_ns, 0, detail, end_ns)

@@ -11,11 +11,11 @@ import numpy as np
 
 from orchestration.core.pattern import (
     START,
+    CampaignContext,
     Expected,
     Flows,
     PatternSpec,
     Streams,
-    Surroundings,
     given,
 )
 from orchestration.core.problems import Problem
@@ -96,7 +96,7 @@ class ConcurrentSpec(PatternSpec):
         return not self.size_bytes
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], around: CampaignContext) -> Iterator[Problem]:
         """Report flows that cannot start, or have no senders."""
         start_ns = fields.get("start_ns", 0)
         latest_ns = start_ns + fields.get("within_ns", 0) + fields.get("spread_ns", 0)

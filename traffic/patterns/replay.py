@@ -12,15 +12,15 @@ import numpy as np
 
 from orchestration.core.csv_columns import CsvColumns, Kind, NameColumn, read_csv
 from orchestration.core.errors import InputError, unreadable
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.pattern import (
     START,
     STOP,
+    CampaignContext,
     Expected,
     Flows,
     PatternSpec,
     Streams,
-    Surroundings,
     given,
 )
 from orchestration.core.problems import Problem, suggest
@@ -143,7 +143,7 @@ class ReplaySpec(PatternSpec):
 
         Raises InputError, with the line, for a bad file and for hosts that the testbed lacks.
         """
-        flows = read_flows(here(self.file))
+        flows = read_flows(local_path(self.file))
         src, dst = host_numbers(flows, testbed)
         chosen = (flows.start_ns >= self.start_ns) & (flows.start_ns < self.stop_ns)
         if self.recorded_class:
@@ -154,10 +154,10 @@ class ReplaySpec(PatternSpec):
 
     def expected(self, testbed: Testbed) -> Expected:
         """Return how many rows the file can have at most."""
-        return Expected(os.path.getsize(here(self.file)) // _MIN_ROW_BYTES, 0)
+        return Expected(os.path.getsize(local_path(self.file)) // _MIN_ROW_BYTES, 0)
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], around: CampaignContext) -> Iterator[Problem]:
         """Report the first fault of each file, and a class that no file has."""
         if "file" not in fields:
             return

@@ -54,7 +54,7 @@ class SpoolNote:
     trial: str
 
 
-def leave_note(work: Path, note: SpoolNote | None) -> None:
+def write_spool_note(work: Path, note: SpoolNote | None) -> None:
     """Tell the observers of the trial in the folder `work` to spool; None leaves no note."""
     if note is not None:
         with suppress(OSError):  # a full disk: the archive, if there is one, is sent later
@@ -72,7 +72,7 @@ def started_ns(work: Path, otherwise_ns: int) -> int:
         return otherwise_ns
 
 
-def spooled(
+def spool_observers(
     work: Path,
     testbed: Testbed,
     recorder: Recorder,
