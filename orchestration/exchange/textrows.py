@@ -85,7 +85,12 @@ def rows(
             if not block:
                 continue
             if left is None and not last.endswith(b"\n"):
-                refuse(path, numbers[-1], f"the last line has no end: {what} may be cut off", COPY)
+                refuse(
+                    path,
+                    numbers[-1],
+                    f"the last line has no line break: {what} may be cut off",
+                    COPY,
+                )
             if len(block[0]) in widths:
                 widths = (len(block[0]),)
             bad = next((n for n, cells in enumerate(block) if len(cells) not in widths), None)
