@@ -110,7 +110,7 @@ def not_installed(who: str, what: str | None, extra: str) -> NotReadyError:
 
 @contextmanager
 def needs(who: str, extra: str) -> Iterator[None]:
-    """Raise NotReadyError if an import in the `with` block fails; an `extra` installs the package."""
+    """Raise NotReadyError if an import in the block fails; an `extra` installs the package."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -130,7 +130,7 @@ def local_path(path: str) -> str:
 
 
 def cache_folder(*parts: str) -> Path:
-    """Return a folder for files that can be made again: $XDG_CACHE_HOME/closloop, or in ~/.cache."""
+    """Return a folder for what can be made again: in $XDG_CACHE_HOME/closloop, or in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "closloop", *parts)
 
 

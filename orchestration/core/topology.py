@@ -1,8 +1,8 @@
 """Testbed: a fabric as pure data (see `parts`), with queries.
 
-A testbed is a Clos fabric: hosts below, switches in tiers above. It is the same object for every
-backend. Ports are numbered once. `Testbed.queues` defines the order of queues in all arrays of the
-project (observations, actions, tables).
+A testbed is a Clos fabric: hosts at the bottom, switches in tiers above. It is the same object for
+every backend. `Testbed.queues` defines the order of queues in all arrays of the project
+(observations, actions, tables).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TCP_IP_HEADER_BYTES = 52
 
 
 def reachable(start: str, neighbours: Callable[[str], Iterable[str]]) -> dict[str, None]:
-    """Return what is reached from `start`, itself included, depth first."""
+    """Return the names that can be reached from `start`, itself included, depth first."""
     reached: dict[str, None] = {}
-    todo = [start]
-    while todo:
-        name = todo.pop()
+    stack = [start]
+    while stack:
+        name = stack.pop()
         if name not in reached:
             reached[name] = None
-            todo += neighbours(name)
+            stack += neighbours(name)
     return reached
 
 
@@ -38,9 +38,9 @@ def reachable(start: str, neighbours: Callable[[str], Iterable[str]]) -> dict[st
 class Testbed:
     """Devices, links and ports of one fabric. Build one with `Testbed.build`.
 
-    `source` says where its figures come from. With `classes`, every switch port has one queue per
-    class, and divides its rate among the non-empty queues by weight. With `switch`, the ports of a
-    switch share its buffer.
+    `source` says where its rates and sizes come from, such as a paper. With `classes`, every switch
+    port has one queue per class, and divides its rate among the non-empty queues by weight. With
+    `switch`, the ports of a switch share its buffer.
     """
 
     __test__ = False  # pytest collects classes named Test*
@@ -73,7 +73,7 @@ class Testbed:
     ) -> Testbed:
         """Number the ports of `links` in order and return the testbed.
 
-        `buffer_bytes` is what one switch port may hold. Raises ValueError for a link to a device
+        `buffer_bytes` is the buffer of one switch port. Raises ValueError for a link to a device
         that does not exist.
         """
         by_name = {device.name: device for device in devices}
@@ -132,8 +132,9 @@ class Testbed:
     @cached_property
     def edges(self) -> tuple[str, ...]:
         """Names of the switches that hosts are connected to, in the order of `switches`."""
-        near = {self.ports[port.peer].device for host in self.hosts for port in self.ports_of[host]}
-        return tuple(name for name in self.switches if name in near)
+        nics = (port for host in self.hosts for port in self.ports_of[host])
+        connected = {self.ports[nic.peer].device for nic in nics}
+        return tuple(name for name in self.switches if name in connected)
 
     @cached_property
     def ports_of(self) -> dict[str, tuple[Port, ...]]:
@@ -164,8 +165,9 @@ class Testbed:
     def queues_at(self, port: Port) -> tuple[Queue, ...]:
         """Return the queues of a switch port: one per class, or one without classes.
 
-        A class may use its weight's share of the port's buffer, so that all classes together use
-        no more than the port's buffer (decision 7). Of a shared buffer each may use all.
+        Each class may use a share of the port's buffer by its weight, so that all classes together
+        use no more than that buffer (decision 7). If the switch has a shared buffer, each class may
+        use all of it.
         """
         if not self.classes:
             return (Queue(port, buffer_bytes=port.buffer_bytes),)
@@ -212,7 +214,7 @@ class Testbed:
         return result
 
     def peer_device(self, port: Port | Queue) -> Device:
-        """Return the device at the other end of the link of `port`, a port or one of its queues."""
+        """Return the device at the other end of the link of a port, or of a queue's port."""
         return self.device[self.ports[port.peer].device]
 
     def host_rate_bps(self, host: str) -> int:
@@ -221,13 +223,13 @@ class Testbed:
 
     @cached_property
     def nic_rates_bps(self) -> tuple[int, ...]:
-        """The line rates of the hosts' NICs in bit/s, each once: the first host's first."""
+        """The distinct line rates of the hosts' NICs in bit/s, in the order of hosts."""
         nics = (port for host in self.hosts for port in self.ports_of[host])
         return tuple(dict.fromkeys(port.rate_bps for port in nics))
 
     @property
     def frame_bytes(self) -> int:
-        """What a full packet takes on the wire."""
+        """The bytes that a full packet takes on the wire, with header and framing."""
         return self.mtu_bytes + ETHERNET_HEADER_BYTES + self.framing_bytes
 
     @cached_property

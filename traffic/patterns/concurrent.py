@@ -96,11 +96,11 @@ class ConcurrentSpec(PatternSpec):
         return not self.size_bytes
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: CampaignContext) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], context: CampaignContext) -> Iterator[Problem]:
         """Report flows that cannot start, or have no senders."""
         start_ns = fields.get("start_ns", 0)
         latest_ns = start_ns + fields.get("within_ns", 0) + fields.get("spread_ns", 0)
-        duration_ns = around.duration_ns
+        duration_ns = context.duration_ns
         if duration_ns is not None and start_ns < duration_ns <= latest_ns:
             yield Problem(
                 "",

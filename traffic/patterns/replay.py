@@ -157,23 +157,23 @@ class ReplaySpec(PatternSpec):
         return Expected(os.path.getsize(local_path(self.file)) // _MIN_ROW_BYTES, 0)
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: CampaignContext) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], context: CampaignContext) -> Iterator[Problem]:
         """Report the first fault of each file, and a class that no file has."""
         if "file" not in fields:
             return
         known: dict[str, None] = {}
         faulty = False
-        for path in around.files(fields["file"]):
+        for path in context.files(fields["file"]):
             try:
                 flows = read_flows(path)
                 known |= dict.fromkeys(flows.klass.names)
-                if around.testbed is not None:
-                    host_numbers(flows, around.testbed)
+                if context.testbed is not None:
+                    host_numbers(flows, context.testbed)
             except InputError as error:
                 faulty = True
-                for item in error.problems if path not in around.reported else ():
+                for item in error.problems if path not in context.reported else ():
                     yield Problem("file", *item.parts)
-                around.reported.add(path)
+                context.reported.add(path)
         wanted = fields.get("recorded_class")
         if wanted and wanted not in known and not faulty:
             remedy = f"{suggest(wanted, known)}it has {', '.join(known) or 'no flows at all'}"

@@ -129,7 +129,7 @@ def test_a_look_in_words() -> None:
     found = status_at(LOOKS.at(5), RULE, {"load": 0.6}, values(first, other))
     assert found.in_words(RULE) == (
         f"load 0.6: 5 repeats, m known to ±{100 * (found.widest('m') or 0):.1f}%; "
-        "±3% is wanted, on to 8"
+        "±3% is required, continuing to 8"
     )
 
 
