@@ -97,7 +97,7 @@ class OfferedLoad(PatternSpec):
             self.draw, flows_per_ns, window, sizes, streams.times, streams.sizes
         )
         n, hosts = len(start_ns), len(testbed.hosts)
-        places = streams.places.random((n, 2))
+        places = streams.hosts.random((n, 2))
         senders = np.flatnonzero(np.arange(hosts) != receiver).astype(np.int64)
         # Without the last entry, which may round to just below 1, no draw exceeds the last sender.
         upper = np.cumsum(rates[senders] / rates[senders].sum())[:-1]

@@ -86,14 +86,14 @@ class Streams:
     """The independent random streams of one pattern: of start times, of hosts and of sizes."""
 
     times: np.random.Generator
-    places: np.random.Generator
+    hosts: np.random.Generator
     sizes: np.random.Generator
 
     @classmethod
     def spawn(cls, seed: int, pattern: int) -> Streams:
         """Return the streams of the pattern with index `pattern` in a trial with this seed."""
-        times, places, sizes = np.random.SeedSequence(seed, spawn_key=(pattern,)).spawn(3)
-        return cls(*(np.random.default_rng(child) for child in (times, places, sizes)))
+        times, hosts, sizes = np.random.SeedSequence(seed, spawn_key=(pattern,)).spawn(3)
+        return cls(*(np.random.default_rng(child) for child in (times, hosts, sizes)))
 
 
 @dataclass(frozen=True)

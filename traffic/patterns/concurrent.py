@@ -76,12 +76,12 @@ class ConcurrentSpec(PatternSpec):
         if self.receiver:
             receiver = testbed.hosts.index(self.receiver)
             others = np.delete(np.arange(hosts, dtype=np.int64), receiver)
-            chosen = streams.places.permutation(others)[: self.senders or hosts - 1]
+            chosen = streams.hosts.permutation(others)[: self.senders or hosts - 1]
             src = chosen[number % len(chosen)]
             dst = np.full(self.flows, receiver, dtype=np.int64)
         else:
-            order = streams.places.permutation(hosts).astype(np.int64)
-            shift = 1 + streams.places.permutation(hosts - 1).astype(np.int64)
+            order = streams.hosts.permutation(hosts).astype(np.int64)
+            shift = 1 + streams.hosts.permutation(hosts - 1).astype(np.int64)
             src, rounds = order[number % hosts], number // hosts
             dst = order[(number + shift[rounds % (hosts - 1)]) % hosts]
         return Flows(start_ns + later_ns, src, dst, np.full(self.flows, self.size_bytes, np.int64))

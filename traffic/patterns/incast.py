@@ -51,7 +51,7 @@ class IncastSpec(PatternSpec):
         rows = max(1, _DRAWS_AT_ONCE // hosts)
         for part in (slice(at, at + rows) for at in range(0, len(starts), rows)):
             # One row of draws per event: the first picks a receiver, the others rank senders.
-            draws = streams.places.random((len(starts[part]), 1 + hosts))
+            draws = streams.hosts.random((len(starts[part]), 1 + hosts))
             receiver[part] = (draws[:, 0] * hosts).astype(np.int64)
             if self.receiver:
                 receiver[part] = testbed.hosts.index(self.receiver)

@@ -201,7 +201,7 @@ def test_pauses_buffers_and_hosts_are_sent_while_the_trial_runs(campaign, store,
 
 @pytest.mark.parametrize("limit", [0, 1_100_000])
 def test_what_the_spool_did_not_take_comes_from_the_archive(campaign, store, limit, monkeypatch):
-    monkeypatch.setattr("collectors.sinks.spool._LOOK_EVERY_BYTES", 1_000)
+    monkeypatch.setattr("collectors.sinks.spool._CHECK_EVERY_BYTES", 1_000)
     if limit:  # another trial has filled nearly all of it
         other = campaign / ".telemetry" / "home" / "a.run"
         other.mkdir(parents=True)
@@ -303,12 +303,12 @@ def test_troubles_in_the_midst_lose_nothing(campaign, store):
 
 def test_a_refusal_leaves_everything_to_be_sent_later(campaign, store):
     run_fake(campaign, 1)
-    store.answers = [Answer("refused", "does not take the token (401)", "set it")]
+    store.answers = [Answer("refused", "does not accept the token (401)", "set it")]
     sender, said = sending(campaign, store)
     with closing(sender), pytest.raises(Refused) as refused:
         sender.send_available()
     answer = refused.value.answer
-    assert (answer.text, answer.remedy, said) == ("does not take the token (401)", "set it", [])
+    assert (answer.text, answer.remedy, said) == ("does not accept the token (401)", "set it", [])
     send_all(campaign, store)
     agree(campaign, store)
 
