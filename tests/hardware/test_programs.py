@@ -134,7 +134,7 @@ def test_prebuilt_frames_are_sent_together_and_counted_where_they_arrive(fleet, 
     outcomes = run(fleet, jobs)
     for number, outcome in outcomes.items():
         assert outcome.status == DONE, (number, outcome.detail)
-        assert outcome.detail == "101 of 101 frames came, 0 marked CE"
+        assert outcome.detail == "101 of 101 frames arrived, 0 marked CE"
         assert 0 <= outcome.sent_ns <= outcome.end_ns
 
 
@@ -143,7 +143,7 @@ def test_marks_are_counted(fleet, monkeypatch):
     """No queue marks on loopback: the frames are built as if one had."""
     monkeypatch.setattr("traffic.drivers.scapy_incast._ECN", {"ect0": 3})
     outcome = run(fleet, [Job(load_driver("scapy"), {}, flow(7, 10 * 1024))])[7]
-    assert outcome.detail == "10 of 10 frames came, 10 marked CE"
+    assert outcome.detail == "10 of 10 frames arrived, 10 marked CE"
 
 
 @needs_root
@@ -154,7 +154,7 @@ def test_a_flow_whose_last_frame_is_lost_is_not_done(fleet, monkeypatch):
     monkeypatch.setattr(scapy, "launches", lambda *_: (server, lost))
     outcome = run(fleet, [Job(scapy, {}, flow(8, 10 * 1024))])[8]
     assert (outcome.status, outcome.end_ns) == (UNFINISHED, -1)
-    assert outcome.detail == "10 of 10 frames came, 0 marked CE"
+    assert outcome.detail == "10 of 10 frames arrived, 0 marked CE"
 
 
 @needs_iperf3
@@ -192,7 +192,9 @@ def test_a_server_that_ends_at_once_is_said_before_the_trial_starts(fleet, monke
     wrong = Launch(**{**vars(server), "argv": ("iperf3", "--server", "--nonsense")})
     monkeypatch.setattr(iperf3, "launches", lambda *_: (wrong, client))
     programs = RackPrograms([Job(iperf3, {}, flow(12))], fleet)
-    with pytest.raises(DeviceError, match="h2: a server ended before its client came: iperf3: unr"):
+    with pytest.raises(
+        DeviceError, match="h2: a server ended before its client connected: iperf3: unr"
+    ):
         programs.connect(fleet.clocks())
 
 

@@ -178,7 +178,7 @@ def test_small_flows_have_the_fewest_iterations_that_perftest_takes():
         ({"mtu": 1500}, "mtu is 1500: give 256"),
         ({"events": True}, "write tests only poll"),
         ({"test": "latency", "size": 2, "qps": 2}, "latency tests take neither"),
-        ({"test": "latency"}, "latency tests want a size"),
+        ({"test": "latency"}, "latency tests need a size"),
         ({"verb": "send", "events": True, "duration": 10**9}, "no duration with events"),
         ({"rate_limit": 999}, "give at least 1000"),
     ],
