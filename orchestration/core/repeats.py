@@ -58,15 +58,15 @@ class StoppingRule:
 class ConditionStatus:
     """The result of the last interim analysis for a condition, which `factors` describe.
 
-    `look` is the number of that analysis. `widths` has the half width of each interval by metric
-    and tuner, relative to the first tuner's mean. It is None with fewer than two pairs of valid
-    trials; a metric that no trial has is without tuners. `done` says why there are no more repeats,
-    "" if there are more.
+    `interim_analysis` is the number of that analysis. `widths` has the half width of each interval
+    by metric and tuner, relative to the first tuner's mean. It is None with fewer than two pairs of
+    valid trials; a metric that no trial has is without tuners. `done` says why there are no more
+    repeats, "" if there are more.
     """
 
     factors: Mapping[str, Scalar]
     repeats: int
-    look: int
+    interim_analysis: int
     done: Done
     widths: Mapping[str, Mapping[str, float | None]]
 
@@ -102,14 +102,20 @@ class ConditionStatus:
         return f"{before}{self.repeats} repeats, {', '.join(metrics)}; {end}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON-ready data."""
+        """Return the status as JSON-ready data, in which the number of the analysis is `look`."""
         return {
             "factors": dict(self.factors),
             "repeats": self.repeats,
-            "look": self.look,
+            "look": self.interim_analysis,
             "done": self.done,
             "widths": {metric: dict(tuners) for metric, tuners in self.widths.items()},
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConditionStatus:
+        """Rebuild a status from `to_json`'s data. Raises KeyError or TypeError on other data."""
+        values = dict(data)
+        return cls(interim_analysis=values.pop("look"), **values)
 
 
 def _percent(share: float) -> str:

@@ -7,7 +7,7 @@ every backend. `Testbed.queues` defines the order of queues in all arrays of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,30 +77,7 @@ class Testbed:
         that does not exist.
         """
         by_name = {device.name: device for device in devices}
-        count = dict.fromkeys(by_name, 0)
-        ports: list[Port] = []
-        cables: list[Link] = []
-        for spec in links:
-            end_a, end_b = len(ports), len(ports) + 1
-            ends = ((spec.a, end_a, end_b), (spec.b, end_b, end_a))
-            for device_name, index, peer in ends:
-                if device_name not in by_name:
-                    raise ValueError(f"link {spec.a} - {spec.b}: no device {device_name!r}")
-                is_switch = by_name[device_name].kind == "switch"
-                ports.append(
-                    Port(
-                        index=index,
-                        device=device_name,
-                        name=f"eth{count[device_name]}",
-                        peer=peer,
-                        link=len(cables),
-                        rate_bps=spec.rate_bps,
-                        delay_ns=spec.delay_ns,
-                        buffer_bytes=buffer_bytes if is_switch else 0,
-                    )
-                )
-                count[device_name] += 1
-            cables.append(Link(len(cables), end_a, end_b, spec.rate_bps, spec.delay_ns))
+        cables, ports = _with_ports(links, by_name, buffer_bytes)
         return cls(
             name=name,
             devices=tuple(by_name.values()),
@@ -242,3 +219,35 @@ class Testbed:
         packets = max(1, -(-payload_bytes // self.mss_bytes))
         overhead = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES + self.framing_bytes
         return payload_bytes + packets * overhead
+
+
+def _with_ports(
+    specs: Iterable[LinkSpec], devices: Mapping[str, Device], buffer_bytes: int
+) -> tuple[list[Link], list[Port]]:
+    """Return links, and their ports in order: the ports of link n have the indices 2n and 2n + 1.
+
+    Raises ValueError for a link to a device that does not exist.
+    """
+    port_count = dict.fromkeys(devices, 0)
+    ports: list[Port] = []
+    links: list[Link] = []
+    for spec in specs:
+        end_a, end_b = len(ports), len(ports) + 1
+        for device_name, index, peer in ((spec.a, end_a, end_b), (spec.b, end_b, end_a)):
+            if device_name not in devices:
+                raise ValueError(f"link {spec.a} - {spec.b}: no device {device_name!r}")
+            ports.append(
+                Port(
+                    index=index,
+                    device=device_name,
+                    name=f"eth{port_count[device_name]}",
+                    peer=peer,
+                    link=len(links),
+                    rate_bps=spec.rate_bps,
+                    delay_ns=spec.delay_ns,
+                    buffer_bytes=buffer_bytes if devices[device_name].kind == "switch" else 0,
+                )
+            )
+            port_count[device_name] += 1
+        links.append(Link(len(links), end_a, end_b, spec.rate_bps, spec.delay_ns))
+    return links, ports

@@ -133,24 +133,21 @@ def jobs_of(
     drivers = _drivers(trial)
     classes = services(testbed, trial.traffic)
     next_port = dict.fromkeys(testbed.hosts, FIRST_PORT)
-    count = dict.fromkeys(testbed.hosts, 0)
     jobs = []
-    for number, pattern in enumerate(schedule.klass.tolist()):
-        if pattern not in drivers:
-            continue
-        src, dst = (testbed.hosts[int(ends[number])] for ends in (schedule.src, schedule.dst))
-        for host in (src, dst):
-            count[host] += 1
-            if count[host] > MAX_FLOWS_OF_HOST:
-                raise TrialError(
-                    f"{host} has more than {MAX_FLOWS_OF_HOST} flows that programs send",
-                    "shorten the trial, lower the load, or leave these flows to sockets",
-                )
+    flows = [
+        (number, pattern)
+        for number, pattern in enumerate(schedule.klass.tolist())
+        if pattern in drivers
+    ]
+    _check_flows_of_hosts(schedule, testbed, [number for number, _ in flows])
+    for number, pattern in flows:
+        src, dst = (testbed.hosts[int(side[number])] for side in (schedule.src, schedule.dst))
         port = next_port[dst]
         next_port[dst] += 1
         addresses = [of_host[host][number % len(of_host[host])] for host in (src, dst)]
         service = classes[pattern] if classes else Service()
         kernel_names = (names or {}).get(src, {})
+        control = kernel_names.get(service.congestion_control, service.congestion_control)
         options = dict(trial.traffic[pattern].driver.options)
         if _CONTROL in options:
             options[_CONTROL] = kernel_names.get(str(options[_CONTROL]), options[_CONTROL])
@@ -168,9 +165,7 @@ def jobs_of(
             dst_address=addresses[1],
             port=port,
             tos=service.tos,
-            congestion_control=kernel_names.get(
-                service.congestion_control, service.congestion_control
-            ),
+            congestion_control=control,
             src_rdma_device=ends[0].device,
             dst_rdma_device=ends[1].device,
             traffic_class=service.tos | ECT_0 if classes else ROCE_TRAFFIC_CLASS,
@@ -181,6 +176,20 @@ def jobs_of(
         )
         jobs.append(Job(drivers[pattern], options, flow))
     return jobs
+
+
+def _check_flows_of_hosts(schedule: Schedule, testbed: Testbed, flows: Sequence[int]) -> None:
+    """Raise TrialError if a host sends or receives too many of these flows."""
+    count = [0] * len(testbed.hosts)
+    for number in flows:
+        for host in (int(schedule.src[number]), int(schedule.dst[number])):
+            count[host] += 1
+            if count[host] > MAX_FLOWS_OF_HOST:
+                raise TrialError(
+                    f"{testbed.hosts[host]} has more than {MAX_FLOWS_OF_HOST} flows that programs "
+                    "send",
+                    "shorten the trial, lower the load, or leave these flows to sockets",
+                )
 
 
 class RackPrograms:
