@@ -180,7 +180,7 @@ def test_a_port_that_is_taken_is_said_before_the_trial_starts(fleet):
     jobs = [Job(load_driver("iperf3"), {}, flow(11))]
     first, second = (RackPrograms(jobs, fleet) for _ in range(2))
     first.connect(fleet.clocks())
-    with pytest.raises(DeviceError, match="h2: tcp port 21411 is taken"):
+    with pytest.raises(DeviceError, match="h2: tcp port 21411, which a program needs, is in use"):
         second.connect(fleet.clocks())
     assert first.outcomes()[11].status == UNFINISHED
 
