@@ -116,7 +116,7 @@ _BOUNDS = {
 }
 # Validators whose values are described here, because the functions do not list them.
 _CHECKED = {
-    schema.check_backend: lambda: listed(one.name for one in backends()),
+    schema.check_backend: lambda: listed(backend.name for backend in backends()),
     streams.check_protocol: lambda: f"1 to {streams.PROTOCOL}",
 }
 
@@ -508,7 +508,7 @@ def tables() -> str:
         "A finding that is `invalid` keeps the trial out of every average; a `warning` does not.",
         table(
             ("check", "code", "severity", "found when"),
-            ((one.check, code(one.code), one.severity, one.when) for one in meanings.STAMP_CODES),
+            ((c.check, code(c.code), c.severity, c.when) for c in meanings.STAMP_CODES),
         ),
     )
 
@@ -517,10 +517,12 @@ _TYPES = {"int64": "int64", "int16": "int16", "double": "double", "string": "tex
 
 
 def _columns(name: str) -> Iterator[Cells]:
-    own = {one.name: one for scope, of in TABLE_OF.items() if of == name for one in recorded(scope)}
-    set_ = {one.name: one for knob in KNOBS.values() if knob.table == name for one in knob.columns}
+    scopes = [scope for scope, table_name in TABLE_OF.items() if table_name == name]
+    signals = {signal.name: signal for scope in scopes for signal in recorded(scope)}
+    knobs = [knob for knob in KNOBS.values() if knob.table == name]
+    settings = {column.name: column for knob in knobs for column in knob.columns}
     for column, kind in TABLES[name].columns.items():
-        declared = own.get(column) or set_.get(column)
+        declared = signals.get(column) or settings.get(column)
         unit = declared.unit if declared else "ns" if column.endswith("_ns") else ""
         if declared:
             about = declared.help
@@ -536,23 +538,23 @@ def _columns(name: str) -> Iterator[Cells]:
 def metrics() -> str:
     """Return the page of all metrics that closloop has itself."""
     uses = {
-        "report": {one.key for one in METRICS.report},
+        "report": {metric.key for metric in METRICS.report},
         "papers": set(METRICS.papers),
-        "compare": {one.key for one in METRICS.between_runs},
+        "compare": {metric.key for metric in METRICS.between_runs},
         "search": set(METRICS.objectives),
     }
     rows = (
         (
-            code(one.key),
-            one.label,
-            one.unit,
-            one.scope,
-            one.law if one.quantile is None else f"quantile {one.quantile:g}",
-            one.better,
-            ", ".join(use for use, keys in uses.items() if one.key in keys),
-            listed(one.columns),
+            code(metric.key),
+            metric.label,
+            metric.unit,
+            metric.scope,
+            metric.law if metric.quantile is None else f"quantile {metric.quantile:g}",
+            metric.better,
+            ", ".join(use for use, keys in uses.items() if metric.key in keys),
+            listed(metric.columns),
         )
-        for one in CATALOGUE
+        for metric in CATALOGUE
     )
     return page(
         "The catalogue of metrics",
@@ -572,7 +574,7 @@ def codes() -> str:
         "[errors.md](../errors.md) says how problems are shown, and what `--json` prints. The "
         "codes are stable: a program may depend on them.",
         table(("exit code", "meaning"), errors.EXIT_CODES.items()),
-        table(("code", "meaning"), ((code(one.value), one.about) for one in Code)),
+        table(("code", "meaning"), ((code(member.value), member.about) for member in Code)),
     )
 
 
@@ -595,15 +597,15 @@ _ABILITIES: dict[str, str] = {
 
 def backends_page() -> str:
     """Return the page of what each backend can do."""
-    modes = [(one, mode) for one in backends() for mode in one.modes]
-    heads = ["", *(one.in_words(mode).removeprefix("the ") for one, mode in modes)]
+    modes = [(backend, mode) for backend in backends() for mode in backend.modes]
+    heads = ["", *(backend.in_words(mode).removeprefix("the ") for backend, mode in modes)]
     rows = [
         [words, *(_ability(getattr(mode, field)) for _, mode in modes)]
         for field, words in _ABILITIES.items()
     ]
     lacks = [
-        f"- {one.in_words(mode).removeprefix('the ')}, `{field}`: {why}"
-        for one, mode in modes
+        f"- {backend.in_words(mode).removeprefix('the ')}, `{field}`: {why}"
+        for backend, mode in modes
         for field, why in mode.why.items()
     ]
     return page(
