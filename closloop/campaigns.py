@@ -58,9 +58,9 @@ def run(
     rack, for the hardware backend. Call it from the main thread: it forks a process for each trial.
     Raises InputError or NotReadyError before anything is written, and Interrupted after Ctrl-C.
     """
-    from orchestration.core.machine import spare_threads
+    from orchestration.core.machine import limit_numpy_threads
 
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.device.ssh import Secrets

@@ -1,4 +1,8 @@
-"""What a watchdog of pauses found, and what that makes a trial's events, facts and findings."""
+"""Incidents that the PFC watchdog has found, as events, facts and findings of a trial.
+
+The watchdog finds queues that PFC pauses have stopped for long: a deadlock of queues that wait for
+each other, a storm of pauses from a NIC, or congestion.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,16 @@ from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 
 Kind = Literal["deadlock", "storm", "congestion", "restored"]
-# By the numbers that data paths have for them.
+# In the order of the numbers that data paths use for them.
 KINDS: tuple[Kind, ...] = ("deadlock", "storm", "congestion", "restored")
 
 
 @dataclass(frozen=True)
 class Incident:
-    """What the watchdog found at a queue: `queues` are their labels, each waits for the next.
+    """What the watchdog has found at a queue.
 
-    A deadlock's last one waits for that at `begin`; that of a storm is stopped by `peer`.
+    `queues` has labels of queues, each of which waits for the next one. In a deadlock, the last
+    waits for the one at index `begin`; in a storm, the last is stopped by the port `peer`.
     """
 
     t_ns: int
@@ -29,13 +34,13 @@ class Incident:
     peer: str = ""
 
     def words(self) -> str:
-        """Return it as a sentence's end."""
+        """Return the incident in words, without its time."""
         chain = " > ".join(self.queues)
         match self.kind:
             case "deadlock":
                 circle = self.queues[self.begin :]
-                led = "" if not self.begin else f", which {self.queues[0]} waits for"
-                return f"{' > '.join((*circle, circle[0]))} wait for each other{led}"
+                first = "" if not self.begin else f", which {self.queues[0]} waits for"
+                return f"{' > '.join((*circle, circle[0]))} wait for each other{first}"
             case "storm":
                 return f"{chain} is stopped by {self.peer}, which has no reason to"
             case "congestion":
@@ -47,7 +52,7 @@ class Incident:
 def incident(
     testbed: Testbed, t_ns: int, kind: Kind, numbers: Sequence[int], begin: int
 ) -> Incident:
-    """Return an incident at the queues of these numbers, in the order of `Testbed.queues`."""
+    """Return an incident at queues that are given by their numbers in `Testbed.queues`."""
     queues = [testbed.queues[number] for number in numbers]
     labels = tuple(queue.label for queue in queues)
     return Incident(t_ns, kind, labels, begin, testbed.ports[queues[-1].peer].label)
@@ -56,13 +61,13 @@ def incident(
 def pfc_outcome(
     incidents: Sequence[Incident], lossless_drops: Mapping[str, int]
 ) -> tuple[list[Event], dict[str, Any]]:
-    """Return a trial's events and facts: what was found, and findings for its stamp.
+    """Return a trial's events, and its facts, which include findings for its stamp.
 
-    `lossless_drops` are packets of lossless classes that found no headroom, by switch, if any.
+    `lossless_drops` are packets of lossless classes that found no headroom, by switch.
     """
     findings = [
-        _warning(f"pfc-{one.kind}", f"at {format_duration(one.t_ns, 4)} {one.words()}")
-        for one in _first_of_each(incidents)
+        _warning(f"pfc-{first.kind}", f"at {format_duration(first.t_ns, 4)} {first.words()}")
+        for first in _first_of_each(incidents)
     ]
     if lossless_drops:
         name = max(lossless_drops, key=lambda switch: lossless_drops[switch])
@@ -71,12 +76,12 @@ def pfc_outcome(
             f"were dropped, {lossless_drops[name]} of them at {name}"
         )
         findings.append(_warning("headroom-exceeded", text))
-    events = [Event(one.t_ns, f"pfc-{one.kind}", one.words()) for one in incidents]
-    found = {
-        "incidents": [asdict(one) for one in incidents],
+    events = [Event(each.t_ns, f"pfc-{each.kind}", each.words()) for each in incidents]
+    pfc = {
+        "incidents": [asdict(each) for each in incidents],
         "lossless_drops": dict(lossless_drops),
     }
-    return events, {"pfc": found, "findings": findings}
+    return events, {"pfc": pfc, "findings": findings}
 
 
 def _warning(code: str, text: str) -> dict[str, str]:
@@ -84,10 +89,10 @@ def _warning(code: str, text: str) -> dict[str, str]:
 
 
 def _first_of_each(incidents: Sequence[Incident]) -> list[Incident]:
-    """Return the first incident of each kind and circle; what was restored needs no finding."""
+    """Return the first incident of each kind at the same queues, without those restored."""
     first: dict[tuple[str, frozenset[str]], Incident] = {}
-    for one in incidents:
-        about = one.queues[one.begin :] if one.kind == "deadlock" else one.queues[-1:]
-        if one.kind != "restored":
-            first.setdefault((one.kind, frozenset(about)), one)
+    for each in incidents:
+        queues = each.queues[each.begin :] if each.kind == "deadlock" else each.queues[-1:]
+        if each.kind != "restored":
+            first.setdefault((each.kind, frozenset(queues)), each)
     return list(first.values())

@@ -1,8 +1,8 @@
 """Snapshots of a running trial: a small file that is replaced atomically.
 
-`LiveObserver` writes it while the trial runs, and viewers read it. The file is the magic
-`CLOSLIVE`, then packed arrays (`orchestration.core.codec`). It is not a record: it is deleted with
-the trial's hidden work folder, and only viewers use it.
+`LiveObserver` writes it while the trial runs, and viewers such as `closloop watch` read it. The
+file begins with the bytes `CLOSLIVE`; packed arrays follow (`orchestration.core.codec`). It is not
+part of the results: it is deleted with the trial's hidden work folder.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ _MAGIC = b"CLOSLIVE"
 
 # Shortest interval between snapshots in wall time.
 EVERY_S = 0.25
-# If only samples can be counted: about 50 snapshots while flows arrive, but not one per sample. In
-# a guest a snapshot costs a twentieth of a sample of 40 queues with its traffic.
+# Without wall time, samples are counted: there are about 50 snapshots while flows arrive, and at
+# least so many samples between two. In a guest, a snapshot takes a twentieth of the time of a
+# sample of 40 queues with its traffic.
 _SNAPSHOTS, _MIN_SAMPLES = 50, 10
 _RECENT = 6
-# The recorded signals of switches: those in a snapshot, and those it also has at an earlier time.
+# The recorded signals of switches. A snapshot has all of them, and cumulative ones also at an
+# earlier time, so that viewers can show rates.
 _RECORDED = (*recorded("queue"), *recorded("priority"), *recorded("switch"))
 _SIGNALS = tuple(signal.key for signal in _RECORDED)
 _CUMULATIVE = tuple(signal.key for signal in _RECORDED if signal.cumulative)
@@ -50,18 +52,21 @@ _BUFFER = "switch.buffer_bytes"
 _NO_HOSTS = HostReading(0, {})
 
 
-def samples_a_snapshot(trial: TrialSpec) -> int:
-    """Return how many samples are between two snapshots, if only samples can be counted."""
+def samples_per_snapshot(trial: TrialSpec) -> int:
+    """Return the number of samples between two snapshots of a trial without wall time."""
     return max(_MIN_SAMPLES, trial.duration_ns // trial.sample_period_ns // _SNAPSHOTS)
 
 
 class SnapshotError(ValueError):
-    """The bytes are not a snapshot, or one of another format."""
+    """The bytes are not a snapshot, or a snapshot of another format."""
 
 
 @dataclass(frozen=True)
-class Turned:
-    """One change of a knob: its times, the number of targets, and each column's range."""
+class KnobChange:
+    """One change of a knob: its times, the number of targets, and the range of each column.
+
+    `t_ns` is the time of the observation that it responds to, `applied_ns` that of its effect.
+    """
 
     t_ns: int
     applied_ns: int
@@ -74,14 +79,17 @@ class Turned:
 class Snapshot(Columns):
     """A reading of all queues, arrays of shape (queues,), and the state of the trial.
 
-    `values` are the recorded signals of queues, and of lossless queues and switches with a shared
-    buffer, by `Signal.key`; `before` are the cumulative ones at `before_ns`, some samples ago.
-    `mean_bytes` and `peak_bytes` cover each queue's samples since then, `peak_buffer_bytes`
-    (switches,) those of shared buffers. `settings` has the knobs by name and column. `flows_done`
-    is -1 if the backend learns it only at the end. `late_samples` counts readings that were more
-    than half a period off their time, `changes` the tuner's answers. `recent` has the last changes,
-    newest last. `hosts` are the signals of hosts, (hosts,), at their last reading, `hosts_ns`, and
-    `hosts_before` at an earlier one, `hosts_before_ns`; both are empty before the first.
+    `values` has the recorded signals of queues, and of lossless queues and switches with a shared
+    buffer, by `Signal.key`. `before` has the cumulative ones at `before_ns`, the time of the last
+    snapshot. `mean_bytes` and `peak_bytes` are mean and maximum of each queue's length since then,
+    `peak_buffer_bytes` (switches,) the maximum in each shared buffer. `settings` has the settings
+    of knobs by name and column.
+
+    `flows_done` is -1 if the backend knows it only at the end. `late_samples` counts readings more
+    than half a period off their time, `changes` the decisions of the tuner. `recent` has the last
+    changes of knobs, newest last. `hosts` has the signals of hosts (hosts,) at their last reading,
+    at `hosts_ns`, and `hosts_before` those of the reading before, at `hosts_before_ns`; both are
+    empty before the first reading.
     """
 
     t_ns: int
@@ -90,7 +98,7 @@ class Snapshot(Columns):
     late_samples: int
     flows_done: int
     changes: int
-    recent: tuple[Turned, ...]
+    recent: tuple[KnobChange, ...]
     values: Mapping[str, Ints]
     before: Mapping[str, Ints]
     settings: Mapping[str, Mapping[str, NDArray[Any]]]
@@ -117,22 +125,22 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the bytes of a snapshot's file."""
     about = {
         "format": SNAPSHOT_FORMAT,
-        "recent": [vars(turned) for turned in snapshot.recent],
+        "recent": [vars(change) for change in snapshot.recent],
         **{name: int(getattr(snapshot, name)) for name in _NUMBERS},
     }
     return _MAGIC + pack({name: getattr(snapshot, name) for name in _ARRAYS}, about)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """Return what `encode_snapshot` was given. Raises SnapshotError for any other bytes."""
+    """Return the snapshot in a file's bytes. Raises SnapshotError for any other bytes."""
     if not data.startswith(_MAGIC):
-        raise SnapshotError("no snapshot of a trial")
+        raise SnapshotError("not a snapshot of a trial")
     try:
         about, arrays = unpack(data[len(_MAGIC) :])
         if about["format"] != SNAPSHOT_FORMAT:
             raise SnapshotError(f"a snapshot of format {about['format']}, not {SNAPSHOT_FORMAT}")
         recent = tuple(
-            Turned(**{**item, "ranges": {k: tuple(v) for k, v in item["ranges"].items()}})
+            KnobChange(**{**item, "ranges": {k: tuple(v) for k, v in item["ranges"].items()}})
             for item in about["recent"]
         )
         numbers: dict[str, Any] = {name: int(about[name]) for name in _NUMBERS}
@@ -142,12 +150,12 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class LiveObserver:
-    """Writes snapshots of a trial into `folder`, where viewers look. It never stops the trial.
+    """Writes snapshots of a trial into `folder` for viewers. Its errors never stop the trial.
 
-    `flows_done` returns how many flows have ended, -1 if that is not known yet; `last_hosts` the
-    last reading of the hosts, None before the first. Snapshots are at least `EVERY_S` of wall time
-    apart. With `by_samples`, for trials that have no wall clock, one is written every so many
-    samples, which makes 50 to 200 snapshots per trial.
+    `flows_done` returns how many flows have ended, -1 if that is not known yet. `last_hosts`
+    returns the last reading of the hosts, None before the first. Snapshots are at least `EVERY_S`
+    of wall time apart. With `by_samples`, for trials without a wall clock, a snapshot is written
+    after a number of samples that makes 50 to 200 snapshots per trial.
     """
 
     def __init__(
@@ -168,7 +176,7 @@ class LiveObserver:
         self._clock = clock
         self._due_s = float("-inf")
         self._by_samples = by_samples
-        self._every = samples_a_snapshot(trial)
+        self._every = samples_per_snapshot(trial)
         self._written = self._samples = self._late = self._changes = 0
         self._recent: deque[tuple[int, int, Change]] = deque(maxlen=_RECENT)
         self._before: Observation | None = None
@@ -177,7 +185,7 @@ class LiveObserver:
         self._broken = False
 
     def observed(self, observation: Observation) -> None:
-        """Take one reading; write a snapshot if one is due."""
+        """Add one reading, and write a snapshot if it is time."""
         self._samples += 1
         if abs(observation.t_ns - self._samples * self._period_ns) > self._period_ns // 2:
             self._late += 1
@@ -194,7 +202,7 @@ class LiveObserver:
             self._write(observation)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Take the changes made in answer to one observation."""
+        """Add the changes that were made in response to one observation."""
         self._changes += 1
         self._recent += [(observed_ns, applied.t_ns, change) for change in applied.changes]
 
@@ -209,7 +217,7 @@ class LiveObserver:
 
     def _write(self, now: Observation) -> None:
         before = self._before or now
-        hosts_before, hosts = self._two_hosts()
+        hosts_before, hosts = self._last_two_host_readings()
         snapshot = Snapshot(
             t_ns=now.t_ns,
             before_ns=before.t_ns,
@@ -217,7 +225,7 @@ class LiveObserver:
             late_samples=self._late,
             flows_done=self._flows_done(),
             changes=self._changes,
-            recent=tuple(_summed_up(*turned) for turned in self._recent),
+            recent=tuple(_summarized(*change) for change in self._recent),
             values={name: now[name] for name in _SIGNALS if name in now.values},
             before={name: before[name] for name in _CUMULATIVE if name in before.values},
             settings=now.settings,
@@ -238,7 +246,7 @@ class LiveObserver:
         if self._by_samples and self._written % (2 * _SNAPSHOTS) == 0:
             self._every *= 2
 
-    def _two_hosts(self) -> tuple[HostReading, HostReading]:
+    def _last_two_host_readings(self) -> tuple[HostReading, HostReading]:
         last = self._last_hosts()
         if last is None:
             return _NO_HOSTS, _NO_HOSTS
@@ -249,9 +257,9 @@ class LiveObserver:
         return self._hosts
 
 
-def _summed_up(t_ns: int, applied_ns: int, change: Change) -> Turned:
+def _summarized(t_ns: int, applied_ns: int, change: Change) -> KnobChange:
     ranges = {name: _range(array) for name, array in change.values.items()}
-    return Turned(t_ns, int(applied_ns), change.knob, len(change.targets), ranges)
+    return KnobChange(t_ns, int(applied_ns), change.knob, len(change.targets), ranges)
 
 
 def _range(values: NDArray[Any]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import KNOBS, Bounds, ImpossibleSetting
-from orchestration.core.ports import Observer, Progress, ReadsAhead, Rig, Tuner
+from orchestration.core.ports import BatchReader, Observer, Progress, Rig, Tuner
 from orchestration.core.records import Action, Observation
 from orchestration.core.signals import targets
 
@@ -54,7 +54,7 @@ def run_loop(
     times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []
     # isinstance() of a protocol looks up each of its methods, so it is asked once
-    batching = rig if isinstance(rig, ReadsAhead) else None
+    batching = rig if isinstance(rig, BatchReader) else None
     while flows_left and tick < len(times_ns):
         until = tick + every - tick % every if tuner.decides else None
         due_ns = times_ns[tick:until]

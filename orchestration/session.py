@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors.recorder import Recorder
-from collectors.sinks.spooling import spooled
+from collectors.sinks.spool_observer import spool_observers
 from collectors.snapshot import LiveObserver
 from orchestration.core.ports import Observer, Rig, TrialRun, Tuner
 from orchestration.core.records import MISSING, UNMEASURED, Applied, Observation, TrialRecord
@@ -27,7 +27,7 @@ def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) 
         recorder,
         live,
         unmeasured,
-        *(() if in_guest else spooled(folder, testbed, recorder, rig.last_hosts)),
+        *(() if in_guest else spool_observers(folder, testbed, recorder, rig.last_hosts)),
     )
     loop_facts = run_loop(rig, tuner, testbed, trial, observer, run.progress)
     if unmeasured.signals and loop_facts["decisions"]:

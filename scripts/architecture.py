@@ -1,9 +1,9 @@
-"""Draws the packages and their floors, from the imports: docs/pictures/architecture.svg.
+"""Draws the packages in layers, from their imports: docs/pictures/architecture.svg.
 
-Which package stands on which floor is computed from the import statements, as
-tests/architecture/imports.py reads them: a package is one floor above the highest one that it
-imports. Lines lead from a package to those that it imports, without those that it has through
-others. `make reference` draws the picture anew, and a test says when it is out of date.
+The layers are computed from the import statements, as tests/architecture/imports.py reads them: a
+package is one layer above the highest one that it imports. A line leads from a package to each one
+that it imports, unless it also imports that one through another package. `make reference` draws the
+picture again, and a test fails if it is out of date.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "tests" / "architecture"))
 from graphs import floors  # noqa: E402
 from imports import sources  # noqa: E402
 
-# What each package is for, in the few words that a box has room for.
-WORDS = {
+# What each package is for, short enough for its box.
+PURPOSES = {
     "agent": "what runs on devices",
     "analysis": "metrics, stamps, reports",
     "backends": "where a trial runs",
@@ -56,7 +56,7 @@ WORDS = {
     "virtual_rack": "a rack to try on",
     "watch": "a run while it runs",
 }
-# The steps of docs/architecture.md, by the package that takes each.
+# For each package, its step in the list of docs/architecture.md.
 STEPS = {
     "cli": "1",
     "campaign": "2",
@@ -70,7 +70,7 @@ STEPS = {
     "analysis": "8",
     "render": "8",
 }
-# They are no part of what imports what: the folder itself, and Ansible's files.
+# Left out of the picture: the folder of the other packages, and Ansible's files.
 LEFT_OUT = ("orchestration", "playbooks")
 
 _BOX = (146, 46)
@@ -98,42 +98,40 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--
 
 
 def short(package: str) -> str:
-    """Return a package's name without the folder that all of them are in."""
+    """Return a package's name without `orchestration.`, the folder that most packages are in."""
     return package.removeprefix("orchestration.")
 
 
 def read() -> tuple[dict[str, set[str]], dict[str, int], frozenset[str]]:
-    """Return what each package imports, its floor, and which packages stand beside the core."""
-    of = sources(ROOT).packages
+    """Return what each package imports, its layer, and which packages are beside the core."""
     edges = {
-        short(one): {short(other) for other in imported if other not in LEFT_OUT}
-        for one, imported in of.items()
-        if one not in LEFT_OUT
+        short(package): {short(other) for other in imported if other not in LEFT_OUT}
+        for package, imported in sources(ROOT).packages.items()
+        if package not in LEFT_OUT
     }
-    side = frozenset(_beside_the_core())
-    return edges, floors(edges), side
+    return edges, floors(edges), frozenset(_beside_the_core())
 
 
 def _beside_the_core() -> list[str]:
-    """Return the packages that .importlinter forbids the core to import."""
+    """Return the packages that the core must not import, by the contract in .importlinter."""
     text = (ROOT / ".importlinter").read_text(encoding="utf-8")
     contract = text.partition("[importlinter:contract:core]")[2].partition("[importlinter:")[0]
-    listed = contract.partition("forbidden_modules =")[2].split()
-    return [short(name) for name in listed]
+    forbidden = contract.partition("forbidden_modules =")[2].split()
+    return [short(name) for name in forbidden]
 
 
 def picture() -> str:
     """Return the picture as SVG."""
-    every, floor, side = read()
-    # the public API offers the environment, which stands beside the core
-    edges = {name: imported - side for name, imported in every.items() if name not in side}
-    rows = _rows(edges, floor)
+    all_edges, layer, side = read()
+    # the public API offers the environment, which is beside the core
+    edges = {name: imported - side for name, imported in all_edges.items() if name not in side}
+    rows = _rows(edges, layer)
     top = max(rows)
-    # what it imports lies below `cli`: beside it, the line can be seen
-    aside = {"closloop": _STEP_X}
-    place = {
+    # `closloop` imports what is below `cli`: moved to the side, its line can be seen
+    shift_x = {"closloop": _STEP_X}
+    position = {
         name: (
-            _LEFT + (column + (_CORE_COLUMNS - len(row)) / 2) * _STEP_X + aside.get(name, 0),
+            _LEFT + (column + (_CORE_COLUMNS - len(row)) / 2) * _STEP_X + shift_x.get(name, 0),
             _row_y(top - number),
         )
         for number, row in rows.items()
@@ -163,9 +161,9 @@ def picture() -> str:
         parts.append(_text(_LEFT - 32, y + 42, "note", str(number)))
     core = [name for row in rows.values() for name in row]
     for name in core:
-        parts += [_line(place[name], place[other]) for other in sorted(_direct(edges, name))]
-    parts += [_box(name, *place[name], "core") for name in core]
-    beside = sorted(side & every.keys(), key=lambda name: (floor[name], name))
+        parts += [_line(position[name], position[other]) for other in sorted(_direct(edges, name))]
+    parts += [_box(name, *position[name], "core") for name in core]
+    beside = sorted(side & all_edges.keys(), key=lambda name: (layer[name], name))
     for number, name in enumerate(beside):
         x, y = _SIDE_X + number % 2 * _STEP_X, _TOP + number // 2 * _SIDE_STEP_Y
         parts.append(_box(name, x, y, "side"))
@@ -176,32 +174,37 @@ def _row_y(from_top: int) -> int:
     return _TOP + from_top * _STEP_Y
 
 
-def _rows(edges: dict[str, set[str]], floor: dict[str, int]) -> dict[int, list[str]]:
-    """Return the core's packages by floor, each near to those that it imports."""
-    used = sorted({floor[name] for name in edges})
+def _rows(edges: dict[str, set[str]], layer: dict[str, int]) -> dict[int, list[str]]:
+    """Return the core's packages by layer, each near to the packages that it imports."""
+    used = sorted({layer[name] for name in edges})
     rows: dict[int, list[str]] = {}
-    middle: dict[str, float] = {}
+    center: dict[str, float] = {}
     for number, height in enumerate(used, 1):
-        row = sorted(name for name in edges if floor[name] == height)
+        row = sorted(name for name in edges if layer[name] == height)
 
         def key(name: str) -> tuple[float, str]:
-            below = [middle[other] for other in _direct(edges, name) if other in middle]
+            below = [center[other] for other in _direct(edges, name) if other in center]
             return (sum(below) / len(below) if below else 0.5, name)
 
         row.sort(key=key)
         rows[number] = row
         for column, name in enumerate(row):
-            middle[name] = (column + 0.5) / len(row)
+            center[name] = (column + 0.5) / len(row)
     return rows
 
 
 def _direct(edges: dict[str, set[str]], name: str) -> set[str]:
-    """Return what a package imports, less what it has through others that it imports."""
+    """Return the packages that a package imports itself, and not also through another one."""
     imported = edges[name]
-    return {one for one in imported if not any(one in _below(edges, by) for by in imported - {one})}
+    return {
+        package
+        for package in imported
+        if not any(package in _below(edges, other) for other in imported - {package})
+    }
 
 
 def _below(edges: dict[str, set[str]], name: str) -> set[str]:
+    """Return all packages that a package imports, directly or through others."""
     return edges[name].union(*(_below(edges, other) for other in edges[name]))
 
 
@@ -210,7 +213,7 @@ def _box(name: str, x: float, y: float, kind: str) -> str:
     text = (
         f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width}" height="{height}" rx="6"/>'
         + _text(x + 10, y + 20, "name", name)
-        + _text(x + 10, y + 36, "words", WORDS[name])
+        + _text(x + 10, y + 36, "words", PURPOSES[name])
     )
     if name in STEPS:
         text += f'<circle class="step" cx="{x + width:g}" cy="{y:g}" r="10"/>'

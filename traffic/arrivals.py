@@ -1,27 +1,29 @@
-"""Arrivals that offer a load: when flows come, how many, and how large they are.
+"""Arrivals that offer a load: when flows start, how many there are, and how large they are.
 
-`independent` is a Poisson process with a size drawn for each flow. A short window then offers a
-load that is far from the one asked for: with n flows expected, the relative variance is
-(1 + cv^2) / n, where cv^2 (WebSearch: 5.4, DataMining: 46) is that of the sizes.
+With `draw: independent`, arrivals are a Poisson process, and each flow's size is drawn by itself.
+In a short window the offered load can then be far from the intended one: with n flows expected, its
+relative variance is (1 + cv^2) / n, where cv^2 is the squared coefficient of variation of the sizes
+(WebSearch: 5.4, DataMining: 46).
 
-`strata` keeps the expectation and removes what it can of this variance:
+With `draw: strata`, the expected load is the same, and most of this variance is removed:
 
 - *How many.* A Poisson process conditioned on its count is that many independent uniform times
   (Ross, Stochastic Processes, 2nd ed., theorem 2.3.1). The count is the expected one, rounded up
   with the probability of its fraction, so that the mean load is exact. Within a short part, a share
   s of the window, counts have the variance of a Poisson process times 1 - s: bursts remain.
-- *How large.* Of n flows one is drawn from each n-th of the distribution: u_i = (i + U_i) / n in
-  random order, through the inverse of the distribution. Proportional allocation never has a larger
+- *How large.* For n flows, the distribution is cut into n strata of equal probability, and one size
+  is drawn from each: u_i = (i + U_i) / n in random order, through the inverse of the distribution
+  function. Proportional allocation never has a larger
   variance than independent draws (Cochran, Sampling Techniques, 3rd ed., section 5.6; with one draw
   a stratum, McKay, Beckman and Conover, Technometrics 21(2), 1979). Each size alone has the
   workload's distribution.
 
-What remains is the variance within the strata, nearly all of it in the topmost: of sizes that fewer
-than one flow of the window has, some windows have one and others none. No draw of whole flows can
-do without it.
+The variance within the strata remains, nearly all of it in the topmost one: if fewer than one flow
+of such a size is expected in a window, some windows have one and others have none. No draw of whole
+flows can avoid that.
 
-A window that is cut by a warm-up is drawn in two parts, so that the part that is measured offers
-the load by itself.
+A window in which a warm-up ends is drawn in two parts, so that the measured part alone offers the
+intended load.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ from orchestration.core.topology import Testbed
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of flows: their mean, and those at probabilities in [0, 1), shape (flows,)."""
+    """A distribution of flow sizes: its mean, and `at`, its inverse distribution function.
+
+    `at` takes probabilities in [0, 1), shape (flows,), and returns sizes in bytes.
+    """
 
     mean_bytes: float
     at: Callable[[Floats], Ints]
@@ -50,9 +55,10 @@ class Sizes:
 class OfferedLoad(PatternSpec):
     """A pattern that offers a load: Poisson arrivals of flows of drawn sizes.
 
-    `load` counts payload bytes, as a share of the hosts' line rates, or of the receiver's if the
-    pattern has one. Sources are drawn in proportion to their line rates, destinations uniformly
-    among the other hosts. With strata, the load is offered before and after the warm-up.
+    `load` counts payload bytes, as a share of the sum of the hosts' line rates, or of the
+    receiver's line rate if the pattern has one. Sources are drawn in proportion to their line
+    rates, destinations uniformly among the other hosts. With `draw: strata`, the load is offered
+    both before and after the end of the warm-up.
     """
 
     load: float
@@ -69,42 +75,42 @@ class OfferedLoad(PatternSpec):
     @property
     @abstractmethod
     def sizes(self) -> Sizes:
-        """How large flows are."""
+        """The distribution of flow sizes."""
 
     @abstractmethod
     def quantiles(self, at: Floats) -> Floats:
-        """Return sizes in bytes that stand for the distribution, such as those at `at`."""
+        """Return sizes in bytes that represent the distribution, such as those at `at`."""
 
     def capacity_bps(self, testbed: Testbed) -> float:
-        """Return what a load of 1 is: the receiver's line rate, or those of all hosts."""
+        """Return the rate of a load of 1: the receiver's line rate, or the sum of all hosts'."""
         hosts = [self.receiver] if self.receiver else testbed.hosts
         return float(sum(testbed.host_rate_bps(host) for host in hosts))
 
     def expected(self, testbed: Testbed) -> Expected:
-        """Return the means."""
+        """Return the mean number of flows and their mean payload."""
         window_ns = max(0, self.stop_ns - self.start_ns)
         offered = self.load * self.capacity_bps(testbed) / 8e9 * window_ns
         return Expected(offered / self.sizes.mean_bytes, offered)
 
     def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
-        """Return arrivals in the window that offer the load."""
+        """Return the flows that arrive in the window and offer the load."""
         sizes = self.sizes
         receiver = testbed.hosts.index(self.receiver) if self.receiver else None
         rates = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
         flows_per_ns = self.load * self.capacity_bps(testbed) / 8 / sizes.mean_bytes / 1e9
-        window = cut_at(self.start_ns, self.stop_ns, warm_up_ns)
+        window = window_cuts(self.start_ns, self.stop_ns, warm_up_ns)
         start_ns, size_bytes = arrivals(
             self.draw, flows_per_ns, window, sizes, streams.times, streams.sizes
         )
         n, hosts = len(start_ns), len(testbed.hosts)
-        places = streams.places.random((n, 2))
+        draws = streams.hosts.random((n, 2))
         senders = np.flatnonzero(np.arange(hosts) != receiver).astype(np.int64)
         # Without the last entry, which may round to just below 1, no draw exceeds the last sender.
         upper = np.cumsum(rates[senders] / rates[senders].sum())[:-1]
-        src = senders[np.searchsorted(upper, places[:, 0], side="right")]
+        src = senders[np.searchsorted(upper, draws[:, 0], side="right")]
         if receiver is not None:
             return Flows(start_ns, src, np.full(n, receiver), size_bytes)
-        other = (places[:, 1] * (hosts - 1)).astype(np.int64)
+        other = (draws[:, 1] * (hosts - 1)).astype(np.int64)
         dst = other + (other >= src)
         return Flows(start_ns, src, dst, size_bytes)
 
@@ -114,38 +120,38 @@ def arrivals(
     flows_per_ns: float,
     cuts_ns: Sequence[int],
     sizes: Sizes,
-    times: np.random.Generator,
-    of_sizes: np.random.Generator,
+    time_stream: np.random.Generator,
+    size_stream: np.random.Generator,
 ) -> tuple[Ints, Ints]:
     """Return starts, sorted, in whole ns, and sizes in bytes, both (flows,).
 
-    Flows arrive from the first to before the last of `cuts_ns`, which ascend; `strata` offers the
-    load in each part between two of them. `times` and `of_sizes` are independent streams.
+    Flows arrive from the first of `cuts_ns`, which ascend, until before the last. With `draw`
+    "strata", each part between two cuts offers the load. The two random streams are independent.
     """
     if draw != STRATA:
         window_ns = cuts_ns[-1] - cuts_ns[0]
-        start_ns = cuts_ns[0] + _poisson_times(flows_per_ns, window_ns, times)
-        return start_ns, sizes.at(of_sizes.random(len(start_ns)))
-    starts, found = [], []
+        start_ns = cuts_ns[0] + _poisson_times(flows_per_ns, window_ns, time_stream)
+        return start_ns, sizes.at(size_stream.random(len(start_ns)))
+    starts, flow_sizes = [], []
     for begin_ns, end_ns in itertools.pairwise(cuts_ns):
         part_ns = max(0, end_ns - begin_ns)
-        count = int(flows_per_ns * part_ns + times.random())
-        offset_ns = np.sort((times.random(count) * part_ns).astype(np.int64))
+        count = int(flows_per_ns * part_ns + time_stream.random())
+        offset_ns = np.sort((time_stream.random(count) * part_ns).astype(np.int64))
         starts.append(begin_ns + np.minimum(offset_ns, part_ns - 1))
-        found.append(sizes.at(strata(count, of_sizes)))
-    return np.concatenate(starts), np.concatenate(found)
+        flow_sizes.append(sizes.at(stratified(count, size_stream)))
+    return np.concatenate(starts), np.concatenate(flow_sizes)
 
 
-def strata(count: int, rng: np.random.Generator) -> Floats:
+def stratified(count: int, rng: np.random.Generator) -> Floats:
     """Return `count` probabilities in [0, 1), one from each stratum, in random order."""
-    places = rng.permutation(count)
-    drawn = (places + rng.random(count)) / max(1, count)
+    order = rng.permutation(count)
+    drawn = (order + rng.random(count)) / max(1, count)
     return np.minimum(drawn, np.nextafter(1.0, 0.0))  # the division may round up to 1
 
 
-def cut_at(start_ns: int, stop_ns: int, *inner_ns: int) -> tuple[int, ...]:
-    """Return the ends of a window, with those of `inner_ns` that are within it."""
-    within = sorted({at for at in inner_ns if start_ns < at < stop_ns})
+def window_cuts(start_ns: int, stop_ns: int, *inner_ns: int) -> tuple[int, ...]:
+    """Return start and stop of a window, with those times of `inner_ns` between that are in it."""
+    within = sorted({t_ns for t_ns in inner_ns if start_ns < t_ns < stop_ns})
     return (start_ns, *within, stop_ns)
 
 

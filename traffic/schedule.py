@@ -1,7 +1,8 @@
-"""A trial's schedule: all its flows, known before it starts. Seeded and pure.
+"""A trial's schedule: all its flows, known before it starts.
 
 It depends only on the trial's traffic, seed and duration and on the testbed's hosts. So every tuner
-and every backend gets the same flows, and comparisons between them are paired.
+and every backend gets the same flows (common random numbers), and comparisons between them are
+paired.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     """Return every flow of `trial`, sorted by start, then pattern, source and destination.
 
     `classes` has a name for each pattern, in the trial's order. Each pattern draws from its own
-    random streams: editing or appending a pattern does not change the flows of the others. No flow
-    starts at or after `duration_ns`. Recorded flows that tie keep their order. Raises ValueError
-    for a pattern that is impossible on the testbed, and InputError for an unknown workload or a bad
-    file of recorded flows.
+    random streams, so editing or appending a pattern does not change the flows of the others. No
+    flow starts at or after `duration_ns`. Recorded flows that are equal in all these keep their
+    order. Raises ValueError for a pattern that cannot run on the testbed, and InputError for an
+    unknown workload or a faulty file of recorded flows.
     """
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
-        whole, streams = within(spec, trial, testbed), Streams.spawn(trial.seed, index)
-        parts.append(make_flows(whole, testbed, streams, trial.warm_up_ns))
+        fitted, streams = fit_to_trial(spec, trial, testbed), Streams.spawn(trial.seed, index)
+        parts.append(make_flows(fitted, testbed, streams, trial.warm_up_ns))
 
     def joined(name: str) -> Ints:
-        none = np.zeros(0, dtype=np.int64)
-        return np.concatenate([none, *(getattr(part, name) for part in parts)])
+        empty = np.zeros(0, dtype=np.int64)
+        return np.concatenate([empty, *(getattr(part, name) for part in parts)])
 
     start_ns, src, dst, size_bytes = map(joined, ("start_ns", "src", "dst", "size_bytes"))
     klass = np.repeat(np.arange(len(parts), dtype=np.int64), [len(p.start_ns) for p in parts])
@@ -49,14 +50,15 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
 
 
 def lasting_flows(trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
-    """Return which flows send for as long as the trial lasts, shape (flows,)."""
+    """Return which flows are long-lived: they send until the trial ends. Shape (flows,)."""
     return np.array([spec.lasts for spec in trial.traffic], dtype=bool)[schedule.klass]
 
 
 def expected_bytes(trial: TrialSpec, schedule: Schedule) -> Ints:
-    """Return what flows are likely to send, shape (flows,): of those that last, a fair share.
+    """Return the payload that each flow is likely to send, shape (flows,).
 
-    They share the busier of their two hosts with the others that last, for the trial's duration.
+    A long-lived flow is likely to send a fair share of what the busier of its two hosts can send or
+    receive during the trial's duration: all long-lived flows of that host have the same share.
     """
     lasting = lasting_flows(trial, schedule)
     if not lasting.any():
@@ -70,16 +72,16 @@ def expected_bytes(trial: TrialSpec, schedule: Schedule) -> Ints:
     return size_bytes
 
 
-def part_of(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
-    """Return the schedule of only some of its flows."""
+def select_flows(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
+    """Return a schedule with only the flows for which `flows` (flows,) is True."""
     columns = ("start_ns", "src", "dst", "size_bytes", "klass")
     return dataclasses.replace(
         schedule, **{name: getattr(schedule, name)[flows] for name in columns}
     )
 
 
-def within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
-    """Return a trial's pattern, its window cut at the trial's end, with the file of its repeat.
+def fit_to_trial(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
+    """Return a pattern as the trial uses it: until the trial's end, and with the repeat's files.
 
     Raises ValueError if it would start too late.
     """
@@ -87,25 +89,25 @@ def within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec
 
 
 def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
-    """Return a name for each pattern: `incast/tcp` in class tcp, the second one `incast/tcp#2`.
+    """Return a unique name for each pattern, such as `incast/tcp` and `incast/tcp#2`.
 
     Files of workloads are not read.
     """
     names: list[str] = []
     for spec in traffic:
-        taken, number = spec.class_name, 1
-        while taken in names:
+        name, number = spec.class_name, 1
+        while name in names:
             number += 1
-            taken = f"{spec.class_name}#{number}"
-        names.append(taken)
+            name = f"{spec.class_name}#{number}"
+        names.append(name)
     return tuple(names)
 
 
 def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0) -> Flows:
     """Return the flows of a pattern in a trial whose measurement begins at `warm_up_ns`.
 
-    Raises ValueError for what is impossible on the testbed, and InputError for a workload or a file
-    of flows that cannot be read.
+    Raises ValueError if the pattern cannot run on the testbed, and InputError for a workload or a
+    file of flows that cannot be read.
     """
     if problem := spec.wrong(testbed):
         raise ValueError(problem)

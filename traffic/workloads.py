@@ -1,9 +1,9 @@
-"""Flow-size distributions: published ones (`tables/*.csv`) and a user's `bytes,cdf` table.
+"""Workloads, which are flow-size distributions: published ones (`tables/*.csv`) and users' tables.
 
-A table gives points of the cumulative distribution. Between two points the size is linear in
-probability: draw u, interpolate the size. This choice matters: taking each segment's upper end
-instead raises WebSearch's mean from 1.71 to 2.43 MB, and the offered load is flows per second
-times the mean. A first probability above 0 is the share of flows of exactly the first size.
+A table `bytes,cdf` has points of the cumulative distribution. Between two points, sizes are uniform
+(the distribution function is linear). This choice matters: to take the upper end of each segment
+instead would raise WebSearch's mean from 1.71 to 2.43 MB, and the offered load is flows per second
+times the mean. If the first probability is above 0, that share of flows has exactly the first size.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike
 
 from orchestration.core import plugins
 from orchestration.core.errors import InputError, Problem, raise_any
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.records import Floats, Ints
 
 GROUP = "closloop.workloads"
 HEADER = "bytes,cdf"
 # Other names of built-in tables in papers. Case, "-", "_" and spaces never matter.
 _ALIASES = {"alistorage": "AliStorage2019", "hadoop": "FB_Hadoop"}
-_LARGEST_BYTES = 2**53  # every integer up to here is exact as a float
+_MAX_BYTES = 2**53  # every integer up to here is exact as a float
 _REMEDY_NUMBER = "write a size in bytes and a probability, like 30000,0.72"
 
 Point = tuple[int, float]
@@ -65,9 +65,10 @@ class Workload:
         return np.maximum(1, np.rint(self.quantile(u))).astype(np.int64)
 
     def share_up_to(self, size_bytes: int, *, inclusive: bool = True) -> tuple[float, float]:
-        """Return the share of all flows, and of all bytes, in flows of at most `size_bytes`.
+        """Return which share of all flows, and which share of all bytes, is at most `size_bytes`.
 
-        Without `inclusive`, only smaller flows count, which differs where a table has a step.
+        Without `inclusive`, only flows smaller than `size_bytes` count; that makes a difference if
+        a certain share of flows has exactly this size.
         """
         flows, carried = [], []
         for share, low, high in self._segments():
@@ -94,20 +95,22 @@ def known_workloads() -> tuple[str, ...]:
 
 
 def load_workload(name_or_path: str) -> Workload:
-    """Return a built-in distribution by name, or a user's from a path (`.csv`, or with a `/`).
+    """Return a workload, given its name or the path of its table (`.csv`, or with a `/`).
 
-    An installed package can offer one as an entry point of `closloop.workloads` that holds its
-    table's path. Raises InputError for an unknown name, for a file that cannot be read, and with
-    every fault of a table.
+    A name is that of a built-in workload, or of an entry point of `closloop.workloads`, by which an
+    installed package offers the path of its table. Raises InputError for an unknown name, for a
+    file that cannot be read, and with all faults of a table.
     """
     if _is_path(name_or_path):
-        path = Path(here(name_or_path))
+        path = Path(local_path(name_or_path))
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise InputError.single(
-                name_or_path, f"cannot read the workload: {reason}", f"give a CSV file of {HEADER}"
+                name_or_path,
+                f"cannot read the workload: {reason}",
+                f"give a CSV file of {HEADER}",
             ) from error
         return parse_table(path.stem, text, name_or_path)
     name = _resolve(name_or_path)
@@ -119,7 +122,7 @@ def load_workload(name_or_path: str) -> Workload:
 
 
 def workload_name(name_or_path: str) -> str:
-    """Return the name that `load_workload` would give, without reading a user's file."""
+    """Return the name of the workload that `load_workload` returns, without reading a file."""
     return Path(name_or_path).stem if _is_path(name_or_path) else _resolve(name_or_path)
 
 
@@ -128,19 +131,19 @@ def _is_path(name_or_path: str) -> bool:
 
 
 def _resolve(name: str) -> str:
-    """Return the built-in name that `name` is a spelling of."""
-    known = known_workloads()
-    spelt = {_plain(k): k for k in known} | _ALIASES
-    if _plain(name) in spelt:
-        return spelt[_plain(name)]
+    """Return the exact name of a workload, of which `name` may be another spelling."""
+    built_in = known_workloads()
+    by_spelling = {_plain(known): known for known in built_in} | _ALIASES
+    if _plain(name) in by_spelling:
+        return by_spelling[_plain(name)]
     if name in plugins.offered(GROUP):
         return name
-    near = get_close_matches(_plain(name), spelt, n=1)
-    guess = f"did you mean {spelt[near[0]]!r}? " if near else ""
+    near = get_close_matches(_plain(name), by_spelling, n=1)
+    guess = f"did you mean {by_spelling[near[0]]!r}? " if near else ""
     raise InputError.single(
         f"workload {name!r}",
         "not known",
-        f"{guess}known are {', '.join(known)}, or the path of a CSV file of {HEADER}",
+        f"{guess}known are {', '.join(built_in)}, or the path of a CSV file of {HEADER}",
     )
 
 
@@ -157,47 +160,49 @@ def parse_table(name: str, text: str, where: str) -> Workload:
     comments = [line.lstrip("# ") for _, line in lines if line.startswith("#")]
     rows = [(n, line) for n, line in lines if not line.startswith("#")]
     if not rows or "".join(rows[0][1].lower().split()) != HEADER:
-        at = rows[0][0] if rows else 1
-        raise InputError.single(f"{where}:{at}", "no header", f"begin the table with {HEADER}")
+        line_number = rows[0][0] if rows else 1
+        remedy = f"begin the table with {HEADER}"
+        raise InputError.single(f"{where}:{line_number}", "no header", remedy)
     if not rows[1:]:
         raise InputError.single(f"{where}:{rows[0][0]}", "the table is empty", _REMEDY_NUMBER)
     points: list[Point] = []
     problems: list[Problem] = []
     last = len(rows) - 1
     for index, (n, row) in enumerate(rows[1:], 1):
-        place = f"{where}:{n}"
-        point = _parse_point(row, place)
+        location = f"{where}:{n}"
+        point = _parse_point(row, location)
         if isinstance(point, Problem):
             problems.append(point)
             continue
         before = points[-1] if points else None
         problems += [
-            Problem(place, what, remedy) for what, remedy in _faults(point, before, index == last)
+            Problem(location, what, remedy)
+            for what, remedy in _faults(point, before, index == last)
         ]
         points.append(point)
     raise_any(problems)
     return Workload(name, tuple(points), " ".join(comments))
 
 
-def _parse_point(row: str, at: str) -> Point | Problem:
+def _parse_point(row: str, location: str) -> Point | Problem:
     cells = [cell.strip() for cell in row.split(",")]
     if len(cells) != 2:
-        return Problem(at, f"{len(cells)} columns instead of 2", _REMEDY_NUMBER)
+        return Problem(location, f"{len(cells)} columns instead of 2", _REMEDY_NUMBER)
     try:
         size, probability = (float(cell) for cell in cells)
     except ValueError:
-        return Problem(at, f"{row!r} is not two numbers", _REMEDY_NUMBER)
-    if not size.is_integer() or size > _LARGEST_BYTES:
-        return Problem(at, f"{cells[0]} is not a whole number of bytes", "round the size")
+        return Problem(location, f"{row!r} is not two numbers", _REMEDY_NUMBER)
+    if not size.is_integer() or size > _MAX_BYTES:
+        return Problem(location, f"{cells[0]} is not a whole number of bytes", "round the size")
     return int(size), probability
 
 
 def _faults(point: Point, before: Point | None, is_last: bool) -> Iterator[tuple[str, str]]:
-    """Yield the faults of a point, alone and relative to the one before, and their remedies."""
+    """Yield the faults of a point, by itself and relative to the one before, with remedies."""
     size, probability = point
     if size < 0 or (size == 0 and probability > 0):
         what = f"flows of {size} bytes at probability {probability:g}"
-        yield what, "a flow has at least 1 byte: only a first point 0,0 may say 0"
+        yield what, "a flow has at least 1 byte: only a first point 0,0 may have 0"
     if not 0 <= probability <= 1:
         remedy = "divide percentages by 100" if probability > 1 else "correct the probability"
         yield f"probability {probability:g} is not within 0 to 1", remedy
@@ -208,4 +213,4 @@ def _faults(point: Point, before: Point | None, is_last: bool) -> Iterator[tuple
         yield f"{size} bytes come after {before[0]}", "sort the sizes upwards"
     if before is not None and probability < before[1]:
         what = f"probability {probability:g} is below the {before[1]:g} before it"
-        yield what, "give the probability of a size up to this one, which never falls"
+        yield what, "give the probability that a size is at most this one: it never decreases"

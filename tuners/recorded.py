@@ -18,7 +18,7 @@ import numpy as np
 
 from orchestration.core.csv_columns import CsvColumns, Kind, read_csv
 from orchestration.core.errors import InputError
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.knobs import ECN, KNOBS, Knob
 from orchestration.core.records import Action, Change, Ints, Observation, Setup
 from orchestration.core.signals import TARGET_COLUMNS, Scope, targets
@@ -71,7 +71,7 @@ def knob_of(path: str) -> Knob:
 
 def _header(path: str) -> set[str]:
     try:
-        with open(here(path), newline="", encoding="utf-8") as file:
+        with open(local_path(path), newline="", encoding="utf-8") as file:
             return {name.strip() for name in next(csv.reader(file), [])}
     except (OSError, UnicodeDecodeError):
         return set()
@@ -85,7 +85,7 @@ def read_actions(path: str, testbed: Testbed | None) -> Recording:
     does not have.
     """
     knob = knob_of(path)
-    columns = read_csv(here(path), columns_of(knob, _header(path)))
+    columns = read_csv(local_path(path), columns_of(knob, _header(path)))
     t_ns = columns.integers["t_ns"]
     values = {
         column.name: numbers[column.name]

@@ -46,7 +46,7 @@ def entry_points() -> dict[str, str]:
 
 def set_entry_points(points: dict[str, str]) -> None:
     """Use the entry points that another process has found, rather than those installed here."""
-    plugins.know(GROUP, points)
+    plugins.set_entry_points(GROUP, points)
 
 
 def tuner_class(name: str) -> type[Any]:

@@ -1,8 +1,9 @@
 """Compiles the BPF programs on the host, once, into the user's cache.
 
-Those that the package closloop-kernel brings are not compiled.
+    ~/.cache/closloop/bpf/<source>-<hash>.o
 
-~/.cache/closloop/bpf/<source>-<hash>.o      or under $XDG_CACHE_HOME; of source and flags
+The hash is that of source and flags; $XDG_CACHE_HOME replaces ~/.cache. Programs that the package
+closloop-kernel contains are not compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from orchestration.core import files as user_folders
 from orchestration.core.errors import NotReadyError
-from orchestration.core.files import BPF, packaged
+from orchestration.core.files import BPF, packaged_folder
 
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
@@ -35,25 +36,25 @@ def flow_table_object(entry_bits: int = ENTRY_BITS, *, on_a_rack: bool = False) 
 
 
 def path_choice_object(entry_bits: int) -> Path:
-    """Return the path of the compiled choice of paths, with a flowlet table of 2**entry_bits.
+    """Return the path of the compiled program by which Linux switches choose paths.
 
-    Raises NotReadyError as `compiled` does.
+    Its flowlet table has 2**entry_bits entries. Raises NotReadyError as `compiled` does.
     """
     return compiled(PATH_CHOICE, (f"-DENTRY_BITS={entry_bits}",))
 
 
-def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
+def compiled(source: Path, extra_flags: tuple[str, ...] = (), *included: Path) -> Path:
     """Return the object file of a C source, after compiling it if it is not in the cache.
 
-    `more` are flags; the source includes the files `included`. Raises NotReadyError if there is no
-    compiler, the cache cannot be written, or compiling failed.
+    `included` are the files that the source includes. Raises NotReadyError if there is no compiler,
+    the cache cannot be written, or compiling failed.
     """
-    flags = (*_FLAGS, *more)
+    flags = (*_FLAGS, *extra_flags)
     text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()
     name = f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
-    brought = packaged(BPF)
-    if brought is not None and (brought / name).is_file():
-        return brought / name
+    package = packaged_folder(BPF)
+    if package is not None and (package / name).is_file():
+        return package / name
     target = cache_folder() / name
     if not target.is_file():
         _compile(source, flags, target)
@@ -70,15 +71,15 @@ def _compile(source: Path, flags: tuple[str, ...], target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
-            made = Path(work) / target.name
-            command = [compiler, *flags, "-c", "-o", str(made), str(source)]
-            answer = subprocess.run(command, capture_output=True, text=True, check=False)
-            if answer.returncode:
+            output = Path(work) / target.name
+            command = [compiler, *flags, "-c", "-o", str(output), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
                 raise NotReadyError(
-                    f"{COMPILER} does not compile {source.name}: {answer.stderr.strip()[:2000]}",
+                    f"{COMPILER} does not compile {source.name}: {done.stderr.strip()[:2000]}",
                     f"install the {PACKAGE} of Debian 12 or newer",
                 )
-            made.replace(target)
+            output.replace(target)
     except OSError as error:
         raise NotReadyError(
             f"the cache folder cannot be written: {error}", "set XDG_CACHE_HOME to one that can"
@@ -86,5 +87,5 @@ def _compile(source: Path, flags: tuple[str, ...], target: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled programs, which may not be there yet."""
+    """Return the folder of compiled programs, which may not exist yet."""
     return user_folders.cache_folder("bpf")

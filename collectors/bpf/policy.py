@@ -1,7 +1,8 @@
-"""Congestion controls as BPF programs: compiled, read, loaded, and refused in plain words.
+"""Congestion controls as BPF programs: compiles, reads and loads them, and explains refusals.
 
-A policy ends with CL_POLICY of policy.h, which puts the program into section "policy" and two
-numbers into "about": how many parameters it takes, and whether its packets ask for telemetry.
+A policy is a NIC's congestion control as a program. Its source ends with the macro CL_POLICY of
+policy.h, which puts the program into the section "policy" and two numbers into "about": how many
+parameters it takes, and whether its packets ask for telemetry.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration" / "datapath"
 MAX_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
-# The compiler may not make calls of loops: of one that copies, memmove.
+# The last flag keeps the compiler from turning loops into calls, such as a copy into memmove.
 _FLAGS = (f"-I{HEADERS}", "-Wno-unused-parameter", "-fno-tree-loop-distribute-patterns")
-# struct cl_context of policy.h: what a policy that is a BPF program sees.
+# struct cl_context of policy.h: what the kernel passes to a policy.
 CONTEXT = np.dtype(
     [
         *((name, np.uint64) for name in ("now_ns", "rate_bps", "line_bps", "rtt_ns")),
@@ -42,7 +43,7 @@ CONTEXT = np.dtype(
 
 
 class PolicyError(ClosloopError):
-    """The file is no policy, or the kernel's verifier refuses it."""
+    """The file is not a policy, or the kernel's verifier refuses it."""
 
     code = Code.POLICY_REFUSED
 
@@ -57,72 +58,72 @@ class Policy:
 
 
 def policy_object(path: Path) -> Path:
-    """Return the path of a policy's object file, compiled if `path` is C. It is checked.
+    """Return the path of a policy's object file, after compiling it if `path` is C.
 
-    Raises PolicyError, or NotReadyError without a compiler.
+    Raises PolicyError if it is not a valid policy, and NotReadyError without a compiler.
     """
     if not path.is_file():
         raise PolicyError("there is no such file", "give the path of a .c or .o file")
-    made = path
+    object_file = path
     if path.suffix == ".c":
         try:
-            made = compiled(path, _FLAGS, *sorted(HEADERS.glob("*.h")))
+            object_file = compiled(path, _FLAGS, *sorted(HEADERS.glob("*.h")))
         except NotReadyError as error:
             if "does not compile" in error.message:
-                faults = [line for line in error.message.splitlines() if "error:" in line]
-                said = faults[0].partition("error: ")[2] if faults else error.message
+                errors = [line for line in error.message.splitlines() if "error:" in line]
+                message = errors[0].partition("error: ")[2] if errors else error.message
                 raise PolicyError(
-                    f"the compiler refuses it: {said}", "correct it: see docs/policies.md"
+                    f"the compiler refuses it: {message}", "correct it: see docs/policies.md"
                 ) from error
             raise
-    read_policy(made)
-    return made
+    read_policy(object_file)
+    return object_file
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the policy in an object file. Raises PolicyError if it calls or lacks something."""
+    """Return the policy in an object file. Raises PolicyError if it is not a valid policy."""
     data = path.read_bytes()
     try:
         program = read_program(data, "policy")
         parameters, telemetry = struct.unpack("<2I", read_section(data, "about"))
     except (ObjectError, struct.error) as error:
         raise PolicyError(
-            f"it is no policy: {error}",
-            "end its source with CL_POLICY(name, parameters, telemetry) of policy.h; what it "
-            "remembers is in flow->own, and its functions are CL_INLINE",
+            f"it is not a policy: {error}",
+            "end its source with CL_POLICY(name, parameters, telemetry) of policy.h, keep its "
+            "state in flow->own, and make its functions CL_INLINE",
         ) from error
     if program.data_bytes:
         raise PolicyError(
             "it has global variables, which all flows would share",
-            "keep what it remembers in flow->own",
+            "keep its state in flow->own",
         )
-    at = 0
-    while at < len(program.code):
-        if program.code[at] == _CALL:
+    offset = 0
+    while offset < len(program.code):
+        if program.code[offset] == _CALL:
             raise PolicyError(
-                f"it calls a function (instruction {at // INSTRUCTION_BYTES})",
-                "a policy calls nothing: make its functions CL_INLINE, and use no helpers",
+                f"it calls a function (instruction {offset // INSTRUCTION_BYTES})",
+                "a policy may not call functions: make its own CL_INLINE, and use no BPF helpers",
             )
-        at += INSTRUCTION_BYTES * (2 if program.code[at] == _LOAD_64 else 1)
+        offset += INSTRUCTION_BYTES * (2 if program.code[offset] == _LOAD_64 else 1)
     if parameters > MAX_PARAMETERS:
         raise PolicyError(
-            f"it takes {parameters} parameters, and there are at most {MAX_PARAMETERS}",
+            f"it takes {parameters} parameters, but at most {MAX_PARAMETERS} are possible",
             "correct its CL_POLICY",
         )
     return Policy(program.code, parameters, bool(telemetry))
 
 
 def attach(path: Path) -> int:
-    """Load a policy into this kernel and give it to the NICs; return its file descriptor.
+    """Load a policy into this kernel and pass it to the NICs; return its file descriptor.
 
-    What a policy does wrong is the verifier's or the NICs' to find: loops without an end, reads
-    past its state. A division by 0 is none: in BPF it gives 0. Raises PolicyError.
+    The verifier or the NICs find faults of the policy, such as endless loops and accesses past its
+    state. A division by 0 is not a fault: in BPF its result is 0. Raises PolicyError.
     """
     policy = read_policy(path)
     try:
         program = load(policy.code, b"policy", SYSCALL)
     except LoadError as error:
-        what, remedy = _plain(error.log_lines or (str(error),))
+        what, remedy = _explained(error.log_lines or (str(error),))
         raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
     try:
         fd = os.open(ATTACH, os.O_WRONLY)
@@ -131,18 +132,18 @@ def attach(path: Path) -> int:
         finally:
             os.close(fd)
     except OSError as error:
-        what, remedy = _FAR if error.errno == errno.ERANGE else (str(error), _LOOK)
+        what, remedy = _OUT_OF_BOUNDS if error.errno == errno.ERANGE else (str(error), _SEE_DOCS)
         raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
     return program
 
 
-_LOOK = "see docs/policies.md for what a policy may do"
-_FAR = (
+_SEE_DOCS = "see docs/policies.md for what a policy may do"
+_OUT_OF_BOUNDS = (
     "it reads or writes past its state",
     "flow->own has CL_OWN_WORDS words, parameters CL_MOST_PARAMETERS, hop CL_MOST_HOPS records",
 )
-# By what the verifier says, the first that is found.
-_PLAIN = (
+# Patterns of the verifier's messages, with what they mean and the remedy; the first match is used.
+_EXPLANATIONS = (
     (
         r"infinite loop|too complex|back-edge|too large",
         "it may loop without an end",
@@ -153,7 +154,7 @@ _PLAIN = (
         "it reads or writes past its local variables, or has more than 512 bytes of them",
         "index arrays within their length; keep large ones in flow->own",
     ),
-    (r"unbounded memory|(min|max) value is|context access|outside of the", *_FAR),
+    (r"unbounded memory|(min|max) value is|context access|outside of the", *_OUT_OF_BOUNDS),
     (
         r"invalid mem access|invalid dereference",
         "it uses a number as an address",
@@ -164,11 +165,11 @@ _PLAIN = (
 )
 
 
-def _plain(said: tuple[str, ...]) -> tuple[str, str]:
-    """Return what the verifier says in plain words with its own behind them, and the remedy."""
-    lines = [line.strip(" |^-") for line in said if "update:" not in line]
-    for pattern, what, remedy in _PLAIN:
+def _explained(messages: tuple[str, ...]) -> tuple[str, str]:
+    """Return in plain words, with the message, what the verifier has found, and the remedy."""
+    lines = [line.strip(" |^-") for line in messages if "update:" not in line]
+    for pattern, what, remedy in _EXPLANATIONS:
         for line in lines:
             if re.search(pattern, line):
                 return f"{what} (the verifier says: {line})", remedy
-    return f"the verifier says: {'; '.join(lines[-6:])}", _LOOK
+    return f"the verifier says: {'; '.join(lines[-6:])}", _SEE_DOCS

@@ -1,10 +1,11 @@
-"""Flow tables: the recent flows of each queue, and the figures of PET's state computed from them.
+"""Flow tables: the recent flows of each queue, and the parts of PET's state that they give.
 
-A table belongs to a switch. Its memory is shared with the BPF program on the switch's ports
-(collectors/bpf/flow_table.bpf.c), which adds and updates entries. `FlowEntries` reads and removes
-them, in guests as on devices. Neither needs a system call. Removal follows the two clean-ups of PET
-(section 4.5.1): all expired entries on schedule, and the oldest part of them when more than a share
-of the memory is in use.
+The tuner PET observes the incast degree of a queue and how many of its flows are mice (short) and
+elephants (long). Each switch has a flow table for that. Its memory is shared with the BPF program
+on the switch's ports (collectors/bpf/flow_table.bpf.c), which adds and updates entries.
+`FlowEntries` reads and removes them, in guests and on devices. Neither needs a system call. There
+are two clean-ups, as in PET (section 4.5.1): all expired entries are removed on schedule, and the
+oldest part of them when more than a certain share of the memory is in use.
 
 Time is counted in slots of one decision each. An entry expires when its flow has not been seen for
 `WINDOW_SLOTS` slots (PET's k, equation 3).
@@ -34,13 +35,13 @@ ELEPHANT_BYTES = 1_000_000
 _ENTRY_WORDS = ENTRY_BYTES // 8
 _CLASSES = 4
 # Words of an entry: key (hash, interface), addresses, bytes, then header length and class.
-_KEY, _ENDS, _BYTES, _LAST = 0, 1, 2, 3
+_KEY, _ADDRESSES, _BYTES, _LAST = 0, 1, 2, 3
 _CLASS_SHIFT = 32
 
 
 @dataclass(frozen=True)
 class FlowReading:
-    """Figures of the flows seen within the window, shapes (queues,)."""
+    """What is known of the flows seen within the window, shapes (queues,)."""
 
     incast_degree: Ints
     mice_flows: Ints
@@ -50,7 +51,7 @@ class FlowReading:
 def per_queue(
     queue: Ints, receiver: Ints, sender: Ints, seen_bytes: Ints, queues: int, hosts: int
 ) -> FlowReading:
-    """Count flows by queue. The arrays have one entry per flow and queue, shapes (entries,).
+    """Count flows by queue. The first four arrays have an entry per flow and queue.
 
     `receiver` and `sender` are numbers of hosts; `seen_bytes` is the flow's payload so far.
     """
@@ -64,10 +65,11 @@ def per_queue(
 
 
 class FlowCounts:
-    """Counts the flows that the tables of all switches have, and says when they are cleaned up.
+    """Counts the flows in the tables of all switches, and decides when tables are cleaned up.
 
-    `hosts` maps each address (four bytes) to the number of its host; flows of others do not count.
-    A slot ends after `readings_per_slot` readings. `numbers` has each switch's `queue_numbers`.
+    `hosts` maps each address (four bytes) to the number of its host; flows between other addresses
+    do not count. A slot ends after `readings_per_slot` readings. `numbers` has to be filled with
+    the `queue_numbers` of each switch.
     """
 
     def __init__(self, hosts: Mapping[bytes, int], queues: int, readings_per_slot: int) -> None:
@@ -97,8 +99,8 @@ class FlowCounts:
         on_schedule = left == 0 and slots % CLEANUP_EVERY_SLOTS == 0
         self._facts["scheduled_cleanups"] += on_schedule
         answers = ask({"ends_slot": left == 0, "on_schedule": on_schedule})
-        found = [self._flows(switch, said) for switch, said in answers.items()]
-        queue, receiver, sender, size = map(np.concatenate, zip(*found, strict=True))
+        flows = [self._flows(switch, answer) for switch, answer in answers.items()]
+        queue, receiver, sender, size = map(np.concatenate, zip(*flows, strict=True))
         return per_queue(queue, receiver, sender, size, *self._counts)
 
     def facts(self) -> dict[str, Any]:
@@ -112,48 +114,50 @@ class FlowCounts:
 
     @property
     def flows_of_others(self) -> int:
-        """The most flows of one switch and reading that were not between hosts."""
+        """The largest number of flows at a switch, in one reading, that were not between hosts."""
         return self._of_others
 
-    def _flows(self, switch: str, said: Mapping[str, Any]) -> tuple[Ints, Ints, Ints, Ints]:
-        facts, by_threshold = self._facts, bool(said["by_threshold"])
-        facts["most_entries_used"] = max(facts["most_entries_used"], int(said["used"]))
+    def _flows(self, switch: str, answer: Mapping[str, Any]) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return a switch's flows between hosts: queue, receiver, sender and bytes of each."""
+        facts, by_threshold = self._facts, bool(answer["by_threshold"])
+        facts["most_entries_used"] = max(facts["most_entries_used"], int(answer["used"]))
         facts["threshold_cleanups"] += by_threshold
         kind = "removed_at_threshold" if by_threshold else "removed_on_schedule"
-        facts[kind] += int(said["removed"])
-        self._totals[switch] = int(said["taken_over"]), int(said["not_counted"])
-        rows = np.frombuffer(said["rows"], dtype=np.uint64).reshape(-1, _ENTRY_WORDS)
-        to, to_known = self._hosts(rows[:, _ENDS] >> np.uint64(32))
-        by, by_known = self._hosts(rows[:, _ENDS] & np.uint64(0xFFFFFFFF))
-        ours = to_known & by_known
-        self._of_others = max(self._of_others, int((~ours).sum()))
-        queues = self.numbers[switch][queue_keys(rows[ours])]
-        return queues, to[ours], by[ours], rows[ours, _BYTES].astype(np.int64)
+        facts[kind] += int(answer["removed"])
+        self._totals[switch] = int(answer["taken_over"]), int(answer["not_counted"])
+        rows = np.frombuffer(answer["rows"], dtype=np.uint64).reshape(-1, _ENTRY_WORDS)
+        receiver, has_receiver = self._hosts(rows[:, _ADDRESSES] >> np.uint64(32))
+        sender, has_sender = self._hosts(rows[:, _ADDRESSES] & np.uint64(0xFFFFFFFF))
+        counts = has_receiver & has_sender
+        self._of_others = max(self._of_others, int((~counts).sum()))
+        queues = self.numbers[switch][queue_keys(rows[counts])]
+        return queues, receiver[counts], sender[counts], rows[counts, _BYTES].astype(np.int64)
 
     def _hosts(self, words: NDArray[np.uint64]) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the numbers of hosts by address, and which of these are hosts' at all."""
+        """Return the number of the host with each address, and whether there is such a host."""
         addresses = words.astype(np.int64)
-        at = np.minimum(np.searchsorted(self._addresses, addresses), len(self._addresses) - 1)
-        return self._host_of[at], self._addresses[at] == addresses
+        index = np.minimum(np.searchsorted(self._addresses, addresses), len(self._addresses) - 1)
+        return self._host_of[index], self._addresses[index] == addresses
 
 
 class FlowTables:
-    """The tables of all switches in this process's memory.
+    """The tables of all switches, in this process's memory.
 
-    `memories` has one shared memory per switch. `places` has each queue's interface, unique in the
-    fabric, and traffic class. The others are those of `FlowCounts`.
+    `memories` has one shared memory per switch. `queues` has each queue's interface index, unique
+    in the fabric, and its traffic class. The other arguments are those of `FlowCounts`.
     """
 
     def __init__(
         self,
         memories: Sequence[Any],
-        places: Sequence[tuple[int, int]],
+        queues: Sequence[tuple[int, int]],
         hosts: Mapping[bytes, int],
         readings_per_slot: int = 1,
     ) -> None:
-        self._tables = {f"{at}": FlowEntries(memoryview(one)) for at, one in enumerate(memories)}
-        self._flows = FlowCounts(hosts, len(places), readings_per_slot)
-        self._flows.numbers |= dict.fromkeys(self._tables, queue_numbers(places))
+        tables = [FlowEntries(memoryview(memory)) for memory in memories]
+        self._tables = {f"{number}": table for number, table in enumerate(tables)}
+        self._flows = FlowCounts(hosts, len(queues), readings_per_slot)
+        self._flows.numbers |= dict.fromkeys(self._tables, queue_numbers(queues))
 
     def read(self) -> FlowReading:
         """Count the flows of the last slots, clean up, and begin the next slot if it is due.
@@ -161,7 +165,9 @@ class FlowTables:
         Packets that come later belong to the next reading.
         """
         return self._flows.read(
-            lambda due: {name: table.read(**due) for name, table in self._tables.items()}
+            lambda arguments: {
+                name: table.read(**arguments) for name, table in self._tables.items()
+            }
         )
 
     def facts(self) -> dict[str, Any]:
@@ -173,19 +179,20 @@ class FlowTables:
 
 
 def queue_keys(rows: NDArray[np.uint64]) -> Ints:
-    """Return for each entry the index of its queue in `queue_numbers`."""
+    """Return for each entry the index into `queue_numbers` at which its queue is."""
     interfaces = rows[:, _KEY] >> np.uint64(32)
     classes = rows[:, _LAST] >> np.uint64(_CLASS_SHIFT)
     return (interfaces * np.uint64(_CLASSES) + classes).astype(np.int64)
 
 
-def queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
-    """Return each queue's number, indexed by interface * 4 + class.
+def queue_numbers(queues: Sequence[tuple[int, int]]) -> Ints:
+    """Return the numbers of queues, indexed by interface index * 4 + traffic class.
 
-    A class that a port does not have counts as the port's first one.
+    `queues` has the interface index and the class of each. A class that a port does not have counts
+    as the port's first one.
     """
-    size = 1 + max((ifindex for ifindex, _ in places), default=0)
+    size = 1 + max((ifindex for ifindex, _ in queues), default=0)
     numbers = np.zeros((size, _CLASSES), dtype=np.int64)
-    for queue, (ifindex, klass) in enumerate(places):
-        numbers[ifindex, klass if klass else slice(None)] = queue
+    for number, (ifindex, klass) in enumerate(queues):
+        numbers[ifindex, klass if klass else slice(None)] = number
     return numbers.ravel()

@@ -19,21 +19,21 @@ _QUEUE_COUNTERS, _HOST_COUNTERS, _TABLE_COLUMNS = 8, 5, 4
 # Columns of a queue's counters: its signals, then its thresholds.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 _KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
-# The columns of hosts' counters, by the signals that they are.
+# For each signal of hosts, its column among a host's counters.
 HOST_COLUMNS = {
     "host.retransmits": 0,
     "host.timeouts": 1,
     "host.out_of_order": 2,
     "host.tx_bytes": 3,
     "host.received_packets": 4,
-    # what TCP calls so
+    # TCP counts segments, each of which is a packet here
     "host.out_of_order_packets": 2,
 }
 # The columns of a queue's thresholds, in the order in which the program takes them.
 THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
-_OF_BUFFERS = tuple(
-    one for one in signals.recorded("switch") if one.key not in signals.BALANCING_KEYS
+_BUFFER_SIGNALS = tuple(
+    signal for signal in signals.recorded("switch") if signal.key not in signals.BALANCING_KEYS
 )
 
 
@@ -51,7 +51,8 @@ def nics(words: Ints) -> dict[str, Ints]:
 def pair_bytes(words: Ints, testbed: Testbed) -> Ints:
     """Return the bytes by ordered pair of edge switches, as `signals.targets` orders them.
 
-    The program has a number for each edge switch and each, by their numbers in hosts' addresses.
+    The program sends a full matrix, also with the pairs of a switch with itself. Its rows and
+    columns are in the order of the edge switches' numbers in hosts' addresses.
     """
     numbers = attachments(testbed)
     order = [numbers[name] for name in testbed.edges]
@@ -62,13 +63,14 @@ def pair_bytes(words: Ints, testbed: Testbed) -> Ints:
 def buffers(words: Ints, testbed: Testbed) -> tuple[dict[str, Ints], dict[str, int]]:
     """Return the signals of lossless classes and of switches by key, and the lossless drops.
 
-    These are packets of lossless classes that found no headroom, by switch, if any.
+    The drops are packets of lossless classes that found no headroom, by switch; switches without
+    such drops are left out.
     """
     priority = signals.recorded("priority")
     cut = len(priority) * len(testbed.lossless_queues)
     of_classes = words[:cut].reshape(-1, len(priority)).T
     *of_switches, drops = words[cut:].reshape(len(testbed.switches), -1).T
-    values = {signal.key: row for signal, row in zip(_OF_BUFFERS, of_switches, strict=True)}
+    values = {signal.key: row for signal, row in zip(_BUFFER_SIGNALS, of_switches, strict=True)}
     if cut:
         rows = zip(priority, of_classes, strict=True)
         values = {**{signal.key: row for signal, row in rows}, **values}
@@ -77,9 +79,9 @@ def buffers(words: Ints, testbed: Testbed) -> tuple[dict[str, Ints], dict[str, i
 
 
 def thresholds(known: Ints, pmax_of: Callable[[Floats], Floats]) -> dict[str, Any]:
-    """Return the thresholds of queues from their counters, by column.
+    """Return the thresholds of queues from their counters, by column of the knob ECN.
 
-    `pmax_of` returns the probabilities at kmax that the ports' numbers stand for.
+    `pmax_of` converts the ports' `max_P` values to marking probabilities at kmax.
     """
     max_p = known[:, _MAX_P].astype(np.float64)
     return ECN.named(known[:, _KMIN], known[:, _KMAX], pmax_of(max_p))
@@ -91,7 +93,7 @@ class FlowWindow:
     def __init__(
         self, ask: Callable[[int, int], Ints], testbed: Testbed, readings_per_slot: int
     ) -> None:
-        """`ask(before, slot)` returns the rows of the slots since `before`, and begins `slot`."""
+        """`ask(before, slot)` returns the rows of all slots since `before`, and begins `slot`."""
         self._ask = ask
         self._queues, self._hosts = len(testbed.queues), len(testbed.hosts)
         self._readings_per_slot = readings_per_slot

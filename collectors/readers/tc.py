@@ -1,7 +1,7 @@
 """Reads RED queues over routing netlink: backlog, bytes, packets, marks, drops, thresholds.
 
-One pass asks every namespace for its qdiscs. Where the counters are in the answers is learned in
-the first pass, and checked in each later one.
+One reading asks every network namespace for its qdiscs. The first reading learns where the counters
+are in the answers; each later one checks that they are still there.
 """
 
 from __future__ import annotations
@@ -42,28 +42,32 @@ class QueueReading:
         return {name: getattr(self, name) for name in RED_SIGNALS}
 
 
-class _Reader:
-    """Reads the queues of one kind of several namespaces.
+class _QueueReader:
+    """Reads the queues of one kind in several namespaces.
 
-    `links` has a netlink socket of each namespace. `places` has (index of the namespace, ifindex,
-    handle) of each queue.
+    `sockets` has a netlink socket of each namespace. `queues` has (index of the namespace, index of
+    the interface, handle of the qdisc) for each queue.
     """
 
     kind: str
     fields: tuple[str, ...]
 
     def __init__(
-        self, links: Sequence[socket.socket], places: Sequence[tuple[int, int, int]]
+        self, sockets: Sequence[socket.socket], queues: Sequence[tuple[int, int, int]]
     ) -> None:
-        of = [[place[1:] for place in places if place[0] == at] for at in range(len(links))]
-        self._readers = [
-            CounterReader(own, self.kind, link) for own, link in zip(of, links, strict=True)
+        of_namespace = [
+            [(ifindex, handle) for namespace, ifindex, handle in queues if namespace == number]
+            for number in range(len(sockets))
         ]
-        by_namespace = np.argsort([place[0] for place in places], kind="stable")
+        self._readers = [
+            CounterReader(handles, self.kind, link)
+            for handles, link in zip(of_namespace, sockets, strict=True)
+        ]
+        by_namespace = np.argsort([namespace for namespace, _, _ in queues], kind="stable")
         self._order = np.argsort(by_namespace)
-        self._wraps = Unwrapped()
+        self._unwrap = CounterUnwrapper()
 
-    def counted(self) -> dict[str, Ints]:
+    def read_fields(self) -> dict[str, Ints]:
         """Read the fields of all queues once. Raises ReaderError if a queue is missing."""
         parts = []
         for number, reader in enumerate(self._readers):
@@ -77,44 +81,44 @@ class _Reader:
         rows = np.concatenate(parts, axis=1)[:, self._order]
         return dict(zip(self.fields, rows, strict=True))
 
-    def plain(self, got: dict[str, Ints]) -> dict[str, Ints]:
-        """Return the signals that every queue has, of what `counted` returned."""
+    def common_signals(self, fields: dict[str, Ints]) -> dict[str, Ints]:
+        """Return the signals that queues of every kind have, from the fields of a reading."""
         return {
-            "qlen_bytes": got["backlog"],
-            "tx_bytes": got["bytes_low"] + (got["bytes_high"] << 32),
-            "tx_packets": self._wraps("packets", got["packets"]),
-            "dropped_packets": self._wraps("drops", got["drops"]),
+            "qlen_bytes": fields["backlog"],
+            "tx_bytes": fields["bytes_low"] + (fields["bytes_high"] << 32),
+            "tx_packets": self._unwrap("packets", fields["packets"]),
+            "dropped_packets": self._unwrap("drops", fields["drops"]),
         }
 
 
-class RedReader(_Reader):
+class RedReader(_QueueReader):
     """Reads RED queues."""
 
     kind, fields = "red", RED
 
     def read(self) -> QueueReading:
         """Read all queues once. Raises ReaderError if a queue is missing."""
-        got = self.counted()
+        fields = self.read_fields()
         return QueueReading(
-            **self.plain(got),
-            marked_packets=self._wraps("marked", got["marked"]),
-            kmin_bytes=got["kmin"],
-            kmax_bytes=got["kmax"],
-            max_p=got["max_p"].astype(np.float64),
+            **self.common_signals(fields),
+            marked_packets=self._unwrap("marked", fields["marked"]),
+            kmin_bytes=fields["kmin"],
+            kmax_bytes=fields["kmax"],
+            max_p=fields["max_p"].astype(np.float64),
         )
 
 
-class PlainReader(_Reader):
-    """Reads plain queues (bfifo), which mark nothing themselves."""
+class PlainReader(_QueueReader):
+    """Reads plain queues (bfifo), which do not mark packets."""
 
     kind, fields = "bfifo", PLAIN
 
     def read(self) -> dict[str, Ints]:
-        """Read all queues once: the signals but for marks. Raises ReaderError if one is missing."""
-        return self.plain(self.counted())
+        """Return all signals except marks. Raises ReaderError if a queue is missing."""
+        return self.common_signals(self.read_fields())
 
 
-class Unwrapped:
+class CounterUnwrapper:
     """Extends the kernel's 32-bit counters to 64 bits, reading by reading."""
 
     def __init__(self) -> None:

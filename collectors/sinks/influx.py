@@ -1,6 +1,6 @@
-"""InfluxDB 2 through influxdb-client: single requests and the meaning of answers, no retries.
+"""InfluxDB 2 through influxdb-client: single requests, and what their answers mean.
 
-Only this module imports influxdb-client, when a connection is opened.
+Requests are not retried here. Only this module imports influxdb-client, when a connection is made.
 """
 
 from __future__ import annotations
@@ -18,25 +18,31 @@ from urllib.parse import urljoin, urlsplit
 from orchestration.core.errors import NotReadyError, TrialError, needs
 from orchestration.core.problems import Code, Problem
 
-# ok: all was stored. later: try again, the fault may pass. refused: not with these settings.
+# ok: everything was stored. later: the fault may pass, so the request is worth another try.
+# refused: it will not work with these settings. too-large: it may work in smaller parts.
 Meaning = Literal["ok", "later", "refused", "too-large"]
 
 _TIMEOUT_MS = 20_000
-_FAST = 1  # gzip level: four times as fast as the best one, for a fifth more bytes
+_GZIP_LEVEL = 1  # four times as fast as the highest level, for a fifth more bytes
 _SHOWN_CHARACTERS = 200
 _NO_CONTENT = 204
-# Statuses of states that pass; all others say the same however often they are asked (RFC 9110,
-# section 15; InfluxDB itself says to try 429 and 503 again).
-_PASSING = (408, 429, 500, 502, 503, 504)
+# HTTP statuses of faults that may pass. Another try does not change the others (RFC 9110, section
+# 15; InfluxDB's manual recommends to try again after 429 and 503).
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
 _BUSY = (429, 503)
 _MOVED = (301, 302, 303, 307, 308)
-# What TLS says of a server that will not change: another's certificate, or no TLS at all.
-_NO_TLS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
+# TLS errors that stay the same: the certificate is of another server, or the server has no TLS.
+_TLS_ERRORS = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "WRONG_VERSION_NUMBER",
+    "UNKNOWN_PROTOCOL",
+    "HTTP_REQUEST",
+)
 
 
 @dataclass(frozen=True)
 class Server:
-    """Address of an InfluxDB 2 and our account there. No text made from it has the token."""
+    """Address of an InfluxDB 2 and the account there. `str` and `repr` do not show the token."""
 
     url: str
     org: str
@@ -49,7 +55,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a request. `wait_s` is how long the server asks us to wait, else 0."""
+    """The result of a request. `wait_s` is how long the server asks to wait before the next one."""
 
     meaning: Meaning
     text: str = ""
@@ -63,10 +69,10 @@ class Answer:
 
 
 class InfluxConnection:
-    """A connection to one server. Close it."""
+    """A connection to one server. Call `close` at the end."""
 
     def __init__(self, server: Server, timeout_ms: int = _TIMEOUT_MS) -> None:
-        """Prepare; nothing is sent yet. Raises NotReadyError without influxdb-client."""
+        """Prepare the connection; nothing is sent. Raises NotReadyError without influxdb-client."""
         with needs("InfluxDB", "influx"):
             from influxdb_client.client.influxdb_client import InfluxDBClient
             from influxdb_client.service.write_service import WriteService
@@ -86,7 +92,7 @@ class InfluxConnection:
         from influxdb_client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
-        body = gzip.compress("\n".join(lines).encode(), _FAST)
+        body = gzip.compress("\n".join(lines).encode(), _GZIP_LEVEL)
         try:
             _, status, _ = self._writes.post_write_with_http_info(
                 self.server.org,
@@ -100,16 +106,16 @@ class InfluxConnection:
         except (ApiException, HTTPError, OSError) as error:
             return self._failure(error, "the records")
         except UnicodeDecodeError:
-            return self._rubbish("an answer that is no text")
+            return self._not_influxdb("an answer that is not text")
         if status != _NO_CONTENT:
-            return self._rubbish(f"status {status} where InfluxDB says {_NO_CONTENT}")
+            return self._not_influxdb(f"status {status}, where InfluxDB has {_NO_CONTENT}")
         return Answer("ok")
 
     def query(self, flux: str) -> Iterator[list[str]]:
         """Yield the rows of a Flux query's annotated CSV, headings included, as lists of text.
 
-        Raises NotReadyError, with the server's message, if it refuses the query or answers with
-        something else than annotated CSV, and TrialError if it may answer later.
+        Raises NotReadyError, with the server's message, if the server refuses the query or its
+        answer is not annotated CSV, and TrialError if a later try may work.
         """
         from influxdb_client.rest import ApiException
         from urllib3.exceptions import HTTPError
@@ -117,9 +123,10 @@ class InfluxConnection:
         try:
             rows: Iterator[list[str]] = self._client.query_api().query_csv(flux)
             for number, row in enumerate(rows):
-                # the first of its columns are annotations, which begin with # or are empty
+                # annotated CSV begins with an annotation, which starts with #, or an empty cell
                 if number == 0 and row and row[0] and not row[0].startswith("#"):
-                    answer = self._rubbish(f"{_short(','.join(row))!r} where it says CSV")
+                    text = _short(",".join(row))
+                    answer = self._not_influxdb(f"{text!r}, where InfluxDB has annotated CSV")
                     raise NotReadyError([answer.problem])
                 yield row
         except (ApiException, HTTPError, OSError) as error:
@@ -131,30 +138,30 @@ class InfluxConnection:
         where = self.server.url
         status = getattr(error, "status", None) or 0
         if not status:
-            return self._unreached(error)
-        said = _said(error)
+            return self._without_response(error)
+        message = _message(error)
         if status in (401, 403):
             return Answer(
                 "refused",
-                f"{where} does not take the token ({status}{said})",
+                f"{where} does not accept the token ({status}{message})",
                 "set CLOSLOOP_INFLUX_TOKEN to a token that may read and write "
                 f"the bucket {self.server.bucket!r}",
             )
         if status == 404:
             return Answer(
                 "refused",
-                f"there is no {self.server} (404{said})",
+                f"there is no {self.server} (404{message})",
                 "make the bucket (influx bucket create), or correct CLOSLOOP_INFLUX_BUCKET, "
                 "CLOSLOOP_INFLUX_ORG or the path in CLOSLOOP_INFLUX_URL",
             )
         if status == 413:
-            return Answer("too-large", f"{where} takes no request of this size (413)")
-        if status in _PASSING:
+            return Answer("too-large", f"{where} accepts no request of this size (413)")
+        if status in _TEMPORARY:
             busy = "is busy" if status in _BUSY else "is in trouble"
             return Answer(
                 "later",
-                f"{where} {busy} ({status}{said})",
-                "nothing to do if it passes; see the server's log if it does not",
+                f"{where} {busy} ({status}{message})",
+                "wait; see the server's log if it stays so",
                 _retry_after_s(error),
             )
         if status in _MOVED:
@@ -162,30 +169,31 @@ class InfluxConnection:
         if 400 <= status < 500:
             return Answer(
                 "refused",
-                f"{where} refuses {what} ({status}{said})",
+                f"{where} refuses {what} ({status}{message})",
                 "if the bucket has other data under the same names, or deletes data of that time, "
                 "choose another bucket; queries need InfluxDB 2 with Flux",
             )
-        return self._rubbish(f"status {status}{said}")
+        return self._not_influxdb(f"status {status}{message}")
 
-    def _unreached(self, error: Exception) -> Answer:
-        """Return the answer for a connection that failed, or of which what came is no HTTP."""
+    def _without_response(self, error: Exception) -> Answer:
+        """Return the answer for a connection that failed, or that delivered something but HTTP."""
         from urllib3.exceptions import LocationValueError
 
         where, cause = self.server.url, _cause(error)
         if isinstance(error, LocationValueError):
-            return self._rubbish("a redirect to no address")
-        if any(isinstance(one, BadStatusLine) for one in _chain(error)) and not any(
-            isinstance(one, RemoteDisconnected) for one in _chain(error)
+            return self._not_influxdb("a redirect without an address")
+        causes = list(_chain(error))
+        if any(isinstance(each, BadStatusLine) for each in causes) and not any(
+            isinstance(each, RemoteDisconnected) for each in causes
         ):
-            return self._rubbish(f"no HTTP, but {_short(cause)}")
-        told = f"{getattr(error, 'reason', '')} {error}"
-        if any(word in told for word in _NO_TLS):
+            return self._not_influxdb(f"no HTTP, but {_short(cause)}")
+        message = f"{getattr(error, 'reason', '')} {error}"
+        if any(name in message for name in _TLS_ERRORS):
             return Answer(
                 "refused",
                 f"{where} cannot be trusted by TLS: {_short(cause)}",
-                "correct CLOSLOOP_INFLUX_URL: http:// or https://, the name in the server's "
-                "certificate; a private authority's goes into SSL_CERT_FILE",
+                "correct CLOSLOOP_INFLUX_URL: http:// or https://, and the name in the server's "
+                "certificate; the certificate of a private authority goes into SSL_CERT_FILE",
             )
         return Answer(
             "later",
@@ -194,28 +202,29 @@ class InfluxConnection:
         )
 
     def _moved(self, status: int, error: Any) -> Answer:
-        """Return the answer for a redirect, which is not followed: the token is for one server."""
+        """Return the answer for a redirect, which is not followed: the token is for this server."""
         where = self.server.url
         location = str((error.headers or {}).get("Location", ""))
-        place = _base(urljoin(f"{where}/", location)) if location else ""
-        if place in ("", where):
-            return self._rubbish(f"status {status}, and no address where else to ask")
+        new_url = _base(urljoin(f"{where}/", location)) if location else ""
+        if new_url in ("", where):
+            return self._not_influxdb(f"status {status}, a redirect without another address")
         return Answer(
             "refused",
-            f"{where} is somewhere else: {place} ({status})",
-            f"set CLOSLOOP_INFLUX_URL={place} if that is the database; the token goes to no "
-            "address that was not given",
+            f"{where} redirects to {new_url} ({status})",
+            f"set CLOSLOOP_INFLUX_URL={new_url} if that is the database; the token is not sent to "
+            "an address that you have not given",
         )
 
-    def _rubbish(self, what: str) -> Answer:
+    def _not_influxdb(self, what: str) -> Answer:
         return Answer(
             "refused",
             f"{self.server.url} does not answer as InfluxDB does: {what}",
-            "see what answers there: a proxy, or another service?",
+            "find out what answers there: a proxy, or another service?",
         )
 
 
-def _said(error: Any) -> str:
+def _message(error: Any) -> str:
+    """Return `: ` and the server's message, "" if it sent none."""
     body = error.body or ""
     if isinstance(body, bytes):
         body = body.decode(errors="replace")
@@ -227,9 +236,9 @@ def _said(error: Any) -> str:
 
 
 def _base(location: str) -> str:
-    """Return a server's address from that of its write or query API, "" if it is none.
+    """Return a server's address from the address of its write or query API.
 
-    Without account, query and whatever does not belong into an address.
+    User name, password and query are left out. It is "" if the location is not an HTTP address.
     """
     parts = urlsplit(location)
     try:
@@ -249,12 +258,12 @@ def _short(text: str) -> str:
 
 
 def _chain(error: Exception) -> Iterator[BaseException]:
-    """Yield an error and what it was made of: urllib3 keeps that as `reason`, or an argument."""
+    """Yield an error and its causes: urllib3 keeps a cause as `reason`, or as an argument."""
     reason: object = error
     while isinstance(reason, BaseException):
         yield reason
         inner = getattr(reason, "reason", None)
-        arguments = (one for one in reason.args if isinstance(one, BaseException))
+        arguments = (value for value in reason.args if isinstance(value, BaseException))
         reason = inner if isinstance(inner, BaseException) else next(arguments, None)
 
 
@@ -263,19 +272,19 @@ def _cause(error: Exception) -> str:
     *_, last = _chain(error)
     text = getattr(last, "reason", None) or last
     words = str(text).rsplit(": ", 1)[-1]
-    return words.partition("] ")[2] or words  # [SSL: NAME] what it is
+    return words.partition("] ")[2] or words  # without the [SSL: NAME] of TLS errors
 
 
 def _retry_after_s(error: Any) -> float:
-    """Return the seconds of the header Retry-After, a number or a date (RFC 9110, 10.2.3), else 0.
+    """Return the seconds until the time in the header Retry-After (RFC 9110, section 10.2.3).
 
-    It is 0 as well if the date is over or the header is none.
+    The header is a number or a date. The result is 0 if it is missing, invalid or in the past.
     """
     text = str((error.headers or {}).get("Retry-After", "")).strip()
     if text.isascii() and text.isdigit():
         return float(text)
     try:
-        at = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return 0.0
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -1,4 +1,8 @@
-"""InfluxDB's line protocol: columns of a measurement as lines of text, one per point."""
+"""InfluxDB's line protocol: columns of a measurement as lines of text, one per point.
+
+A point has a measurement (like a table), tags (indexed text), fields (values) and a time. Points
+with the same measurement and tags form a series.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,21 @@ from numpy.typing import NDArray
 from orchestration.core.knobs import ECN, KNOBS
 from orchestration.core.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, sampled_scopes
 
-# int, int that may be missing (-1 in the tables), float, text, bool.
+# The types of fields. "int?" is an integer that may be missing, which is -1 in the tables.
 Kind = Literal["int", "int?", "float", "text", "bool"]
 
-# Every point has these: the campaign, the trial's id, and which run of the trial it is (`run_tag`).
+# The tags of every point: the campaign, the trial's id, and the run of the trial (`run_tag`).
 COMMON_TAGS = ("campaign", "trial", "run")
-# A row's number in its table, where rows are in order of events.
+# The field with a row's number, for tables whose rows are in the order of events.
 ROW = "row"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement: the table that it holds ("" if none), its own tags, its fields.
+    """A measurement: the table that it is made from ("" if none), its tags and its fields.
 
-    `time` is the field from which a point's time is made, in ns of the trial's clock.
+    `tags` are those besides `COMMON_TAGS`. `time` is the field from which a point's time is made,
+    in ns of the trial's clock.
     """
 
     name: str
@@ -36,7 +41,7 @@ class Measurement:
     time: str = "t_ns"
 
 
-# The names, after "closloop_", of the measurements of samples.
+# By scope, the name of the measurement of samples, after "closloop_".
 _OF_SCOPE: dict[Scope, str] = {
     "queue": "port",
     "priority": "pause",
@@ -72,7 +77,7 @@ FLOW = Measurement(
     },
     time="start_ns",
 )
-# By knob. That of ECN keeps its name from before there were other knobs.
+# The measurements of changes, by knob. That of ECN is older than the other knobs, hence its name.
 ACTIONS = {
     knob.name: Measurement(
         "closloop_action" if knob is ECN else f"closloop_action_{knob.name}",
@@ -80,7 +85,7 @@ ACTIONS = {
         TARGET_COLUMNS[knob.scope],
         {
             **dict.fromkeys(("t_ns", "decided_ns", "applied_ns"), "int"),
-            **{one.name: "int" if one.dtype == "int64" else "float" for one in knob.columns},
+            **{c.name: "int" if c.dtype == "int64" else "float" for c in knob.columns},
             ROW: "int",
         },
     )
@@ -96,9 +101,10 @@ FILE = Measurement(
     {"part": "int", "parts": "int", "text": "text", "sha256": "text"},
     time="part",
 )
-# The measurements that hold tables, in the order in which an archive is sent.
+# The measurements that are made from tables, in the order in which an archive is sent.
 OF_TABLES = (*SAMPLES.values(), *ACTIONS.values(), FLOW, EVENT)
-# Written last: a trial that has this point is complete in the database. `rows_…` are its sizes.
+# This point is written last: a trial that has it is complete in the database. The fields `rows_…`
+# are the numbers of rows of its tables.
 TRIAL = Measurement(
     "closloop_trial",
     "",
@@ -111,18 +117,19 @@ TRIAL = Measurement(
         "valid": "bool",
         "reasons": "text",
         "wall_s": "float",
-        **{f"rows_{one.table}": "int" for one in OF_TABLES},
+        **{f"rows_{measurement.table}": "int" for measurement in OF_TABLES},
         "parts": "int",
     },
     time="",
 )
-MEASUREMENTS = {one.name: one for one in (*OF_TABLES, FILE, TRIAL)}
+MEASUREMENTS = {measurement.name: measurement for measurement in (*OF_TABLES, FILE, TRIAL)}
 
 
 def run_tag(started_ns: int) -> str:
     """Return the tag `run` of a trial that started at `started_ns`, ns since 1970 (UTC).
 
-    It distinguishes the runs of a trial. If one failed and was repeated, only the last is archived.
+    It distinguishes the runs of a trial: a failed trial may run again. Only the last run is
+    archived.
     """
     seconds, rest = divmod(started_ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:09}Z"
@@ -138,7 +145,7 @@ _TEXT = str.maketrans({'"': r"\"", "\\": "\\\\"})
 
 
 def series(measurement: str, tags: Mapping[str, str]) -> str:
-    """Return the beginning of a series' lines: measurement and tags, without empty tags."""
+    """Return the beginning of all lines of a series: measurement and tags, without empty tags."""
     words = [f"{key}={_tag(value)}" for key, value in tags.items() if value]
     return ",".join([measurement, *words])
 
@@ -150,7 +157,7 @@ def _tag(value: str) -> str:
 
 
 def text_field(value: str) -> str:
-    """Return a text as a field's value, cut at `TEXT_BYTES`."""
+    """Return a text as the value of a field, cut after `TEXT_BYTES`."""
     if len(value) > TEXT_BYTES // 4:
         value = value.encode()[:TEXT_BYTES].decode(errors="ignore")
     return f'"{value.translate(_TEXT)}"'
@@ -159,8 +166,9 @@ def text_field(value: str) -> str:
 def unique_times(t_ns: Column, codes: Column) -> Column:
     """Return the times of points, made unique within each series, shape (rows,).
 
-    `codes` has each row's series. A point keeps its time unless that is not after the point before
-    it; then it gets the next ns. Two points of one series and time would be one in the database.
+    `codes` has the number of each row's series. A point that is not later than the point before it
+    gets the next ns; the others keep their times. In the database, a point replaces another point
+    of the same series and time.
     """
     times = np.array(t_ns, dtype=np.int64)
     order = np.argsort(codes, kind="stable")
@@ -178,9 +186,9 @@ def encode(
     columns: Mapping[str, Column],
     times_ns: Column,
 ) -> list[str]:
-    """Return a line for each row. `begins[codes[i]]` is row i's `series`, `times_ns` is absolute.
+    """Return a line for each row, without fields that are missing or NaN.
 
-    A field that is missing or NaN is left out.
+    `begins[codes[i]]` is the `series` of row i, and `times_ns` are times since 1970.
     """
     if not len(times_ns):
         return []
@@ -191,15 +199,15 @@ def encode(
         return []
     shown = {name: _shown(columns[name], kind) for name, kind in kinds.items()}
     if any(absent[name].any() for name in kinds):
-        there = np.stack([~absent[name] for name in kinds], axis=1)
-        return _some_absent(kinds, begins, codes, shown, there, times_ns)
+        present = np.stack([~absent[name] for name in kinds], axis=1)
+        return _some_absent(kinds, begins, codes, shown, present, times_ns)
     heads = [begin.replace("%", "%%") + " " for begin in begins]
-    fields = ",".join(f"{name}={_mark(kind)}" for name, kind in kinds.items())
+    fields = ",".join(f"{name}={_format(kind)}" for name, kind in kinds.items())
     formats = [f"{head}{fields} %d" for head in heads]
     rows = zip(*shown.values(), times_ns.tolist(), strict=True)
     if len(begins) == 1:
-        form = formats[0]
-        return [form % row for row in rows]
+        line_format = formats[0]
+        return [line_format % row for row in rows]
     return [formats[code] % row for code, row in zip(codes.tolist(), rows, strict=True)]
 
 
@@ -208,21 +216,27 @@ def _some_absent(
     begins: Sequence[str],
     codes: Column,
     shown: Mapping[str, list[Any]],
-    there: Column,
+    present: Column,
     times_ns: Column,
 ) -> list[str]:
-    """Return the lines of rows of which some lack fields; `there` (rows, fields) says which."""
+    """Return the lines of rows some of which lack fields; `present` (rows, fields) says which.
+
+    Rows with the same fields have the same format. A row without any field gives no line.
+    """
     names = list(kinds)
     values = list(zip(*shown.values(), strict=True))
-    patterns, which = np.unique(there, axis=0, return_inverse=True)
-    chosen = [np.flatnonzero(pattern).tolist() for pattern in patterns]
-    forms = [",".join(f"{names[i]}={_mark(kinds[names[i]])}" for i in some) for some in chosen]
+    patterns, pattern_of = np.unique(present, axis=0, return_inverse=True)
+    fields = [np.flatnonzero(pattern).tolist() for pattern in patterns]
+    formats = [
+        ",".join(f"{names[field]}={_format(kinds[names[field]])}" for field in some)
+        for some in fields
+    ]
     return [
-        f"{begins[code]} {forms[kind] % tuple(values[row][i] for i in chosen[kind])} {time_ns}"
-        for row, (kind, code, time_ns) in enumerate(
-            zip(which.ravel().tolist(), codes.tolist(), times_ns.tolist(), strict=True)
+        f"{begins[code]} {formats[pattern] % tuple(values[row][f] for f in fields[pattern])} {t_ns}"
+        for row, (pattern, code, t_ns) in enumerate(
+            zip(pattern_of.ravel().tolist(), codes.tolist(), times_ns.tolist(), strict=True)
         )
-        if chosen[kind]
+        if fields[pattern]
     ]
 
 
@@ -234,7 +248,7 @@ def _absent(values: Column, kind: Kind) -> Column:
     return np.zeros(len(values), dtype=bool)
 
 
-def _mark(kind: Kind) -> str:
+def _format(kind: Kind) -> str:
     return {"int": "%di", "int?": "%di", "float": "%r", "text": "%s", "bool": "%s"}[kind]
 
 

@@ -1,10 +1,10 @@
 """A spool on disk: points of running trials, appended by one process and read by another.
 
-Each run of a trial has a folder: `about.json`, the lock of its writer, and the parts that it has
-appended, `00000000.part` and so on, each a CRC-32 and a payload. A part is written under another
-name and renamed, so it is there as a whole or not at all, and deleted when it has arrived.
-Appending writes to the page cache: it waits for no network, and the data survives the end of the
-process, however it ends.
+Each run of a trial has a folder. It contains `about.json`, the lock of the writer, and the parts
+that the writer has appended: `00000000.part` and so on, each a CRC-32 and a payload. A part is
+written under another name and then renamed, so that it is complete or not there. It is deleted when
+the database has it. Appending writes to the page cache: it does not wait for a network, and the
+data survives the end of the process, however it ends.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import Any
 
 from orchestration.core.files import write_whole
 
-# The spool's whole size is checked again after so many bytes: other trials write to it too.
-_LOOK_EVERY_BYTES = 1 << 20
+# After so many bytes the size of the whole spool is measured again: other trials write to it too.
+_CHECK_EVERY_BYTES = 1 << 20
 _CRC_BYTES = 4
 _ABOUT, _LOCK, _PART, _RUN = "about.json", "writer.lock", ".part", ".run"
 
 
 class DamagedSpool(ValueError):  # noqa: N818 (a finding)
-    """A part is not what was written."""
+    """A part, or the description of a run, is not what was written."""
 
 
 class SpoolWriter:
-    """Appends the parts of one run. It never raises; a full spool refuses parts instead.
+    """Appends the parts of one run. It never raises an error; a full spool refuses parts instead.
 
-    `full` is the reason why parts were refused, or "" if none was. After one refused part all
-    others are refused too, so that the spool has no gaps.
+    `full` is the reason why parts are refused, "" if they are not. After one refused part all later
+    ones are refused too, so that there are no gaps.
     """
 
     def __init__(self, spool: Path, name: str, about: Mapping[str, Any], limit_bytes: int) -> None:
@@ -43,9 +43,9 @@ class SpoolWriter:
         self._lock = -1
         self.full = ""
         self._spool, self._folder, self._limit = spool, spool / f"{name}{_RUN}", limit_bytes
-        self._parts, self._unseen = 0, _LOOK_EVERY_BYTES
+        self._parts, self._unchecked_bytes = 0, _CHECK_EVERY_BYTES
         try:
-            # Rename after locking, so that a reader never sees it without its lock.
+            # the folder is locked before it is renamed, so that readers never see it without a lock
             new = self._folder.with_suffix(".new")
             new.mkdir(parents=True)
             self._lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,11 +63,11 @@ class SpoolWriter:
         if self.full:
             return False
         data = zlib.crc32(payload).to_bytes(_CRC_BYTES, "little") + payload
-        self._unseen += len(data)
-        if self._unseen >= _LOOK_EVERY_BYTES:
-            self._unseen = 0
+        self._unchecked_bytes += len(data)
+        if self._unchecked_bytes >= _CHECK_EVERY_BYTES:
+            self._unchecked_bytes = 0
             if spooled_bytes(self._spool) + len(data) > self._limit:
-                self.full = f"the spool has its {self._limit} bytes"
+                self.full = f"the spool has reached its limit of {self._limit} bytes"
                 return False
         path = self._folder / f"{self._parts:08}{_PART}"
         try:
@@ -79,7 +79,7 @@ class SpoolWriter:
         return True
 
     def close(self) -> None:
-        """End the run: readers see that nothing more will be written."""
+        """End the run, so that readers see that nothing more will be written."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
@@ -93,20 +93,20 @@ class SpooledRun:
         self.folder = folder
 
     def about(self) -> dict[str, Any] | None:
-        """Return the description of the run, None if it has none: it is of an earlier version.
+        """Return the description of the run; None if an earlier version wrote it without one.
 
         Raises DamagedSpool.
         """
         try:
-            found: dict[str, Any] = json.loads((self.folder / _ABOUT).read_bytes())
+            about: dict[str, Any] = json.loads((self.folder / _ABOUT).read_bytes())
         except OSError:
             return None
         except ValueError as error:
             raise DamagedSpool(str(error)) from error
-        return found
+        return about
 
     def is_written(self) -> bool:
-        """Return whether its writer still runs."""
+        """Return whether the writer of the run is still running."""
         try:
             handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -120,7 +120,7 @@ class SpooledRun:
         return False
 
     def parts(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield number and payload of the parts from number `first` on. Raises DamagedSpool."""
+        """Yield number and payload of each part, from number `first` on. Raises DamagedSpool."""
         for number in self._numbers():
             if number >= first:
                 data = self._path(number).read_bytes()
@@ -130,7 +130,7 @@ class SpooledRun:
                 yield number, payload
 
     def forget(self, before: int) -> None:
-        """Delete the parts before a number."""
+        """Delete the parts whose number is less than `before`."""
         for number in self._numbers():
             if number < before:
                 self._path(number).unlink(missing_ok=True)
@@ -155,6 +155,6 @@ def spooled_bytes(spool: Path) -> int:
     """Return the total size of the runs in a spool in bytes."""
     total = 0
     for file in spool.glob(f"*{_RUN}/*"):
-        with suppress(OSError):  # it may just have been sent and deleted
+        with suppress(OSError):  # another process may just have sent and deleted it
             total += file.stat().st_size
     return total

@@ -25,13 +25,13 @@ from orchestration.core.capabilities import capabilities
 from orchestration.core.condition import (
     BEST_STATIC,
     SCHEDULE,
+    campaign_tuner_name,
     cell_key,
     checkpoint_rotation,
     condition_key,
+    factor_labels,
     factors_of,
-    in_words,
     labels_of,
-    tuner_called,
 )
 from orchestration.core.errors import InputError, gather
 from orchestration.core.records import Floats
@@ -223,7 +223,7 @@ def _load(folder: Path) -> Trial:
         id=spec.id,
         spec=spec,
         # a recording has the name given by its campaign
-        tuner=tuner_called(spec) if spec.tuner.name == RECORDED else tuner_label(spec.tuner),
+        tuner=campaign_tuner_name(spec) if spec.tuner.name == RECORDED else tuner_label(spec.tuner),
         stamp=result.stamp,
         versions=dict(result.versions),
         facts=dict(result.facts),
@@ -239,15 +239,15 @@ def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     in_rotation = checkpoint_rotation(trial.spec for trial in trials)
     tuners_of: dict[str, set[str]] = {}
     for trial in trials:
-        tuners_of.setdefault(tuner_called(trial.spec), set()).add(trial.tuner)
+        tuners_of.setdefault(campaign_tuner_name(trial.spec), set()).add(trial.tuner)
 
     def known(trial: Trial) -> bool:
-        called = tuner_called(trial.spec)
+        called = campaign_tuner_name(trial.spec)
         labelled = called != trial.spec.tuner.name and len(tuners_of[called]) == 1
         return labelled or cell_key(trial.spec) in in_rotation
 
     return tuple(
-        dataclasses.replace(trial, tuner=tuner_called(trial.spec)) if known(trial) else trial
+        dataclasses.replace(trial, tuner=campaign_tuner_name(trial.spec)) if known(trial) else trial
         for trial in trials
     )
 
@@ -297,7 +297,7 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
     for group in groups:
         cell = labels_of(group[0].spec)
         campaign = campaign_below(path, group[0].folder)
-        label = ", ".join([*([campaign] if campaign else []), *in_words(cell)]) or "all trials"
+        label = ", ".join([*([campaign] if campaign else []), *factor_labels(cell)]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors in another campaign file
             label = f"{label} (variant {labels[label]})"

@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from collectors.sinks.influx import Server
-from collectors.sinks.spooling import SpoolNote, leave_note
+from collectors.sinks.spool_observer import SpoolNote, write_spool_note
 from collectors.snapshot import LiveObserver
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
@@ -223,7 +223,7 @@ def _trials(folder: Path) -> tuple[list[float], list[float], float]:
                     work.mkdir()
                     if sink:
                         name = f"{_TRIAL.id}-{number}"
-                        leave_note(work, SpoolNote(str(home), _SPOOL_BYTES, "sink", name))
+                        write_spool_note(work, SpoolNote(str(home), _SPOOL_BYTES, "sink", name))
                     begin_s = time.perf_counter()
                     FluidBackend().run(TrialRun(_TRIAL, testbed, schedule, work))
                     if number:  # the first round loads modules and fills caches

@@ -30,7 +30,7 @@ from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.reader import LOAD_FACT
-from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes
+from traffic.delivery import capacity_bytes, deliverable_bytes, offered_bytes
 from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
@@ -119,7 +119,7 @@ def _measure(case: _Case, draw: Draw, testbed: Testbed) -> Mapping[str, Floats]:
         schedule = make_schedule(trial, testbed)
         amounts = (
             offered_bytes(schedule, trial.measured_ns),
-            arriving_bytes(schedule, testbed, trial.measured_ns),
+            deliverable_bytes(schedule, testbed, trial.measured_ns),
         )
         delivered = _delivered(trial, testbed, schedule) if seed < _FLUID_SEEDS else np.nan
         capacity = capacity_bytes(testbed, trial.measured_ns)

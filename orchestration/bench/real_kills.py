@@ -17,7 +17,7 @@ from orchestration.bench import machine_state
 from orchestration.bench.killed_racks import CARDS, KilledRacks
 from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, environment, zero
 from orchestration.core.errors import NotReadyError, TrialError
-from orchestration.core.machine import noted_signals
+from orchestration.core.machine import deferred_signals
 from orchestration.virtual_rack import interfaces
 from orchestration.virtual_rack.cleanup import cleanup_items, remove_orphaned
 from orchestration.virtual_rack.containers import require_runtime
@@ -136,7 +136,7 @@ def disturb(
     dice = random.Random(seed)
     rows: list[Row] = []
     with (
-        noted_signals(lambda: None) as signals,
+        deferred_signals(lambda: None) as signals,
         environment({"XDG_STATE_HOME": str(folder / "state")}),  # not this user's own racks
         _cards(),
         (folder / "log").open("ab") as log,

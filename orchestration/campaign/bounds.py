@@ -35,7 +35,7 @@ from orchestration.core.pattern import Expected
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size
-from traffic.schedule import within
+from traffic.schedule import fit_to_trial
 
 # At most this many conditions are examined, which takes 10 ms each.
 _MAX_CONDITIONS = 24
@@ -209,7 +209,7 @@ def _plan_s(trial: TrialSpec, testbed: Testbed, traffic: Expected) -> float:
 def _expected_traffic(trial: TrialSpec, testbed: Testbed) -> Expected:
     total = Expected(0, 0)
     for spec in trial.traffic:
-        total += within(spec, trial, testbed).expected(testbed)
+        total += fit_to_trial(spec, trial, testbed).expected(testbed)
     return total
 
 

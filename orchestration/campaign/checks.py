@@ -34,7 +34,7 @@ from orchestration.campaign.patterns import Driver, Pattern, attribute, pattern_
 from orchestration.campaign.roce_flow_checks import check_flow_samples, check_long_lived
 from orchestration.core import plugins
 from orchestration.core.errors import InputError
-from orchestration.core.pattern import DriverSpec, Role, Surroundings, given_fields
+from orchestration.core.pattern import CampaignContext, DriverSpec, Role, given_fields
 from orchestration.core.problems import of_text, of_value
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import CHECKPOINT_PARAM
@@ -119,7 +119,7 @@ def _check_driver(
     name = resolve_reference(folder, driver.name)
     try:
         spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
-        problems = programs.check(spec, testbed, queue_class or "")
+        problems = programs.check_driver(spec, testbed, queue_class or "")
     except plugins.PluginError as error:
         yield LocatedProblem.of(loc, of_value(error))
         return
@@ -247,7 +247,7 @@ def _check_window(loc: Loc, pattern: Fields, campaign: Fields) -> Iterator[Locat
 
 
 def _check_kind(
-    loc: Loc, model: type[Pattern], pattern: Fields, around: Surroundings, folder: str
+    loc: Loc, model: type[Pattern], pattern: Fields, around: CampaignContext, folder: str
 ) -> Iterator[LocatedProblem]:
     """Yield the problems of a pattern's fields by their roles, and those that its kind finds.
 

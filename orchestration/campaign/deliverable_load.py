@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestration.core.condition import in_words
+from orchestration.core.condition import factor_labels
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration
 from traffic.arrivals import OfferedLoad
-from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes, payload_rates_bps
-from traffic.schedule import lasting_flows, make_schedule, part_of
+from traffic.delivery import capacity_bytes, deliverable_bytes, offered_bytes, payload_rates_bps
+from traffic.schedule import lasting_flows, make_schedule, select_flows
 
 # If less than this share of the offered load can be delivered, the plan says so. Transports deliver
 # less than the bound: 57 % where it is 68 % (WebSearch at 60 % for 10 ms at 25 Gbit/s).
@@ -113,7 +113,7 @@ def deliverable_loads(
             continue
         key = (trial.testbed, trial.traffic, trial.measured_ns)
         groups.setdefault(key, {}).setdefault(trial.seed, trial)
-        labels.setdefault(key, {})[", ".join(in_words(trial.cell))] = None
+        labels.setdefault(key, {})[", ".join(factor_labels(trial.cell))] = None
     loads = []
     for traffic, by_seed in groups.items():
         examined = list(by_seed.values())[:repeats]
@@ -167,9 +167,9 @@ def _deliverable_load(
     capacity = capacity_bytes(testbed, window)
     offered = deliverable = 0.0
     for trial, schedule in zip(trials, schedules, strict=True):
-        ending = part_of(schedule, ~lasting_flows(trial, schedule))
+        ending = select_flows(schedule, ~lasting_flows(trial, schedule))
         offered += offered_bytes(ending, window) / capacity / len(trials)
-        deliverable += arriving_bytes(ending, testbed, window) / capacity / len(trials)
+        deliverable += deliverable_bytes(ending, testbed, window) / capacity / len(trials)
     deliverable = max(deliverable, 0.0)
     intended = sum(_intended_load(spec, first, testbed) for spec in _loads(first))
     load = DeliverableLoad(labels, window, intended, offered, deliverable)

@@ -25,7 +25,7 @@ from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.core.capabilities import capabilities, mode_of
-from orchestration.core.condition import TUNER, tuner_called
+from orchestration.core.condition import TUNER, campaign_tuner_name
 from orchestration.core.congestion import roce_controls
 from orchestration.core.files import sha256_of
 from orchestration.core.pattern import PatternSpec
@@ -74,7 +74,7 @@ class Campaign:
 
     def location_of_tuner(self, trial: TrialSpec) -> str:
         """Return the `file:line` of a trial's tuner; the campaign's name if the file has none."""
-        return self.tuner_locations.get(tuner_called(trial), self.name)
+        return self.tuner_locations.get(campaign_tuner_name(trial), self.name)
 
 
 def load_campaign(

@@ -38,7 +38,7 @@ from orchestration.core.pattern import (
     pattern_class,
 )
 from orchestration.core.trial import Scalar
-from traffic.drivers.programs import driver_names, known, option_units
+from traffic.drivers.programs import driver_names, is_driver, option_units
 from traffic.workloads import load_workload
 
 _CLASS = "the testbed's traffic class, whose queues and TCP the flows use; without it the first"
@@ -46,7 +46,7 @@ _UNITS = {"_ns": Duration, "_bytes": Size, "_bps": Rate}
 
 
 def _driver(name: str) -> str:
-    if not known(name):
+    if not is_driver(name):
         names = driver_names()
         raise ValueError(f"unknown driver {name!r}: {suggest(name, names)}use {', '.join(names)}")
     return name

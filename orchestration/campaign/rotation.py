@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestration.core.condition import cell_key, checkpoint_rotation, tuner_called
+from orchestration.core.condition import campaign_tuner_name, cell_key, checkpoint_rotation
 from orchestration.core.trial import CHECKPOINT_PARAM, TrialSpec
 
 
@@ -61,7 +61,7 @@ def describe_rotation(trials: Sequence[TrialSpec]) -> list[str]:
     If some checkpoints have more repeats than others, the line says so: they have more weight in
     the tuner's results.
     """
-    labels = {cell_key(trial): tuner_called(trial) for trial in trials}
+    labels = {cell_key(trial): campaign_tuner_name(trial) for trial in trials}
     by_label = {labels[key]: used for key, used in checkpoint_rotation(trials).items()}
     lines = []
     for label, used in by_label.items():

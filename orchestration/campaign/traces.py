@@ -12,7 +12,7 @@ from inventory.strictyaml import Loc, suggest
 from orchestration.campaign.fields import resolve_file
 from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.repeats import Adaptive, max_repeats
-from orchestration.core.pattern import REPEAT, Surroundings, of_repeat
+from orchestration.core.pattern import REPEAT, CampaignContext, of_repeat
 from orchestration.core.problems import Problem
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
@@ -32,7 +32,7 @@ def repeats_of(campaign: Fields, tuner: str = "") -> tuple[int, ...]:
     return tuple(sorted(repeat for repeat in listed if repeat <= count))
 
 
-def surroundings(campaign: Fields, testbed: Testbed | None, folder: str) -> Surroundings:
+def surroundings(campaign: Fields, testbed: Testbed | None, folder: str) -> CampaignContext:
     """Return what patterns are checked against: the testbed, the duration, and files of traces.
 
     The campaign's relative paths start at `folder`.
@@ -42,7 +42,7 @@ def surroundings(campaign: Fields, testbed: Testbed | None, folder: str) -> Surr
         path = resolve_file(folder, name)
         return tuple(dict.fromkeys(of_repeat(path, repeat) for repeat in repeats_of(campaign)))
 
-    return Surroundings(testbed, campaign.get("duration"), files, set())
+    return CampaignContext(testbed, campaign.get("duration"), files, set())
 
 
 def check_tuner(

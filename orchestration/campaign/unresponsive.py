@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inventory.routing import flow_controls, ignores_marks
-from orchestration.core.condition import factors_of, in_words, settings, tuner_called
+from orchestration.core.condition import (
+    campaign_tuner_name,
+    condition_settings,
+    factor_labels,
+    factors_of,
+)
 from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import Problem
 from orchestration.core.knobs import ECN
@@ -41,11 +46,11 @@ class Unresponsive:
     @property
     def tuners(self) -> tuple[str, ...]:
         """The tuners' names, with the levels of their factors where several arms have one name."""
-        names = [tuner_called(trial) for trial in self.arms]
+        names = [campaign_tuner_name(trial) for trial in self.arms]
         if len(set(names)) == len(names):
             return tuple(names)
         return tuple(
-            f"{name} ({', '.join(in_words(trial.cell))})" if factors_of(trial.cell) else name
+            f"{name} ({', '.join(factor_labels(trial.cell))})" if factors_of(trial.cell) else name
             for name, trial in zip(names, self.arms, strict=True)
         )
 
@@ -116,7 +121,7 @@ def unresponsive_conditions(
         cells.setdefault(tuple(trial.cell.items()) or trial.tuner.name, trial)
     conditions: dict[str, list[TrialSpec]] = {}
     for trial in sorted(cells.values(), key=lambda trial: list(map(str, trial.cell.values()))):
-        conditions.setdefault(settings(trial), []).append(trial)
+        conditions.setdefault(condition_settings(trial), []).append(trial)
     ignored = [
         group
         for group in conditions.values()
@@ -135,10 +140,10 @@ def _unresponsive(group: Sequence[TrialSpec], testbed: Testbed) -> Unresponsive:
         if set(tuner.knobs) == {ECN.name} and not getattr(tuner, "programs", ()):
             arms.append(trial)
             if getattr(tuner, "decides", True):
-                adaptive.append(tuner_called(trial))
+                adaptive.append(campaign_tuner_name(trial))
     first = group[0]
     return Unresponsive(
-        ", ".join(in_words(first.cell)) or "all trials",
+        ", ".join(factor_labels(first.cell)) or "all trials",
         tuple(dict.fromkeys(flow_controls(testbed, first))),
         tuple(arms),
         tuple(adaptive),

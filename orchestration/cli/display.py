@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestration.core import machine
 from orchestration.core.plugins import load
-from orchestration.core.problems import in_words, told
+from orchestration.core.problems import in_words, message_and_remedy
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.run.runner import Listener
@@ -43,7 +43,7 @@ class Display(Listener):
         title: str,
         say: Callable[[str], None],
         show: Callable[[TrialCounts], None],
-        clock: Callable[[], float] = machine.steady_s,
+        clock: Callable[[], float] = machine.monotonic_wall_s,
     ) -> None:
         self.title = title
         self.counts = TrialCounts()
@@ -155,10 +155,10 @@ class _Every:
         self, seconds: float, show: Callable[[TrialCounts, float], None], *, at_once: bool
     ) -> None:
         self._seconds, self._show = seconds, show
-        self._shown_s = float("-inf") if at_once else machine.steady_s()
+        self._shown_s = float("-inf") if at_once else machine.monotonic_wall_s()
 
     def __call__(self, counts: TrialCounts) -> None:
-        now_s = machine.steady_s()
+        now_s = machine.monotonic_wall_s()
         if now_s - self._shown_s >= self._seconds:
             self._shown_s = now_s
             self._show(counts, now_s)
@@ -220,7 +220,10 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
     if summary.skipped:
         rows.append(["finished earlier", str(summary.skipped)])
     rows += [["repeats", repeats] for repeats in summary.repeat_messages]
-    failed = {trial: (told(item.problems)["message"],) for trial, item in summary.failed.items()}
+    failed = {
+        trial: (message_and_remedy(item.problems)["message"],)
+        for trial, item in summary.failed.items()
+    }
     invalid = {trial: ("; ".join(reasons),) for trial, reasons in summary.invalid.items()}
     kinds: tuple[tuple[str, Style, Mapping[str, tuple[str, ...]]], ...] = (
         ("invalid", "warning", invalid),

@@ -20,7 +20,7 @@ from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.machine import available_memory_bytes
-from orchestration.core.problems import Code, Problem, told
+from orchestration.core.problems import Code, Problem, message_and_remedy
 from orchestration.kernel.boot import check_kernel, memory_dir
 from orchestration.kernel.build import missing_tools
 from orchestration.kernel.cache import find_kernel, kernel_folder
@@ -60,7 +60,7 @@ class Finding:
     def of(cls, what: str, state: State, error: ClosloopError, about: str = "") -> Finding:
         """Return the finding of a check that failed with an error."""
         problems = (problem.at(about) for problem in error.problems)
-        return cls(what, state, **told(problems, "result"))
+        return cls(what, state, **message_and_remedy(problems, "result"))
 
     @property
     def problem(self) -> Problem:

@@ -25,8 +25,8 @@ from orchestration.cli.options import (
 )
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError
-from orchestration.core.machine import spare_threads
-from orchestration.core.problems import of_value, told
+from orchestration.core.machine import limit_numpy_threads
+from orchestration.core.problems import message_and_remedy, of_value
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
@@ -141,7 +141,7 @@ def run(
 
     closloop run examples/quickstart.yml --cluster machines.yml
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.campaign.expand import load_campaign
 
@@ -242,7 +242,10 @@ def _as_json(summary: Summary) -> dict[str, Any]:
         "invalid": {trial: list(reasons) for trial, reasons in summary.invalid.items()},
         "warned": {trial: list(reasons) for trial, reasons in summary.warned.items()},
         "failed": {
-            trial: {**told(failure.problems), "problems": [p.to_json() for p in failure.problems]}
+            trial: {
+                **message_and_remedy(failure.problems),
+                "problems": [p.to_json() for p in failure.problems],
+            }
             for trial, failure in summary.failed.items()
         },
         "wall_s": round(summary.wall_s, 3),

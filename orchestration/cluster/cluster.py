@@ -18,7 +18,7 @@ from orchestration.cluster.launcher import joined_cluster, started_cluster
 from orchestration.cluster.workers import ClusterWorkers, ObjectCache, TaskFactory, check_nodes
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, NotReadyError, not_installed
-from orchestration.core.machine import noted_signals
+from orchestration.core.machine import deferred_signals
 from orchestration.core.ports import Backend
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -120,7 +120,7 @@ def _connected(address: str) -> Any:
     # Ray replaces the handler of SIGTERM, which stops a run in order; and it may turn Ctrl-C into
     # any exception while it connects
     try:
-        with noted_signals(lambda: None) as signals:
+        with deferred_signals(lambda: None) as signals:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
         raise no_cluster(address, str(error).strip().splitlines()[0]) from error

@@ -35,7 +35,7 @@ from orchestration.cluster.tasks import (
     write_executable,
 )
 from orchestration.core.errors import ClosloopError, NotReadyError
-from orchestration.core.files import BROUGHT
+from orchestration.core.files import COPIED_FILES_ROOT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.executors import STOP_GRACE_S, ProcessPool
@@ -92,7 +92,7 @@ def _set_up(task: Task, root: Path) -> None:
     working.mkdir(parents=True, exist_ok=True)
     os.chdir(working)
     os.environ.update(kind.variables)
-    os.environ[BROUGHT] = str(root)
+    os.environ[COPIED_FILES_ROOT] = str(root)
     os.environ["XDG_CACHE_HOME"] = task.cache
     os.environ.update({name: f"{task.cache}/{file}" for name, file in kind.file_variables.items()})
 

@@ -1,8 +1,8 @@
 """Capabilities: what a backend can measure, set, send and break, and on which clock.
 
-A backend's package says it as data, which an entry point of the group `closloop.backends` names:
-ours and a user's are found by the same path. All others ask here: nobody outside the package
-compares the backend's name.
+Each backend declares its capabilities as data, and an entry point of the group
+`closloop.backends` names that declaration. closloop's own backends and those of other packages are
+found in the same way. Other code decides by capabilities, never by a backend's name.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ EVERYWHERE = (
 
 @dataclass(frozen=True)
 class Pace:
-    """A backend's speed on one core: boot and shutdown of a trial in s, then packet-hops per s.
+    """A backend's speed on one core, from which the run time of a trial is estimated.
 
-    `acks` is the number of acknowledgements that a data packet of TCP causes, 0 where there are
-    none; those of RoCE are its NICs' setting. Without `roce_hops_per_s` there is no RoCE. Each
-    device and each flow takes its time besides.
+    `boot_s` is the time that starting and ending a trial takes. `tcp_hops_per_s` and
+    `roce_hops_per_s` are packet-hops per second; the latter is 0 if the backend has no RoCE. `acks`
+    is the number of acknowledgements for each data packet of TCP, 0 if the backend has none; for
+    RoCE it is a setting of the NICs. Each device adds `device_s`, each flow `flow_s`.
     """
 
     boot_s: float
@@ -49,22 +50,24 @@ class Pace:
 class Mode(Offer):
     """What a backend can do with one kind of fabric, on one clock.
 
-    measure: `signals` that tuners can observe, where the trial has what they need (`Signal.needs`);
-        `recorded` ones are in the trial's tables only. Counters may be `counters_late_ns` late.
-    set: `knobs`, `programs` of devices, the hosts' `tcp_controls` and `loss_detections`, RoCE NICs
-        (`has_roce`), what ports' `marks` look at, the `route_by` of paths that switches choose
-        (`load_balancing`), buffers that a switch's ports share (`shared_buffers`), several queues
-        a port (`classes`), and `policies` of one's own in files that end like this.
-    send: from `sockets` of TCP or from RoCE NICs, whose flows alone can last and be sampled, and
-        with `programs_send` from programs on hosts.
-    break: links, with `faults`.
+    measure: `signals` are those that tuners can observe, if the trial has what they need
+        (`Signal.needs`); `recorded` ones are only in the trial's tables. Counters may be up to
+        `counters_late_ns` old.
+    set: `knobs`, `programs` on devices, the hosts' `tcp_controls` and `loss_detections`, RoCE NICs
+        (`has_roce`), whether ports mark arriving or departing packets (`marks`), by which rule
+        switches choose paths (`load_balancing`), buffers that a switch's ports share
+        (`shared_buffers`), several queues at a port (`classes`), and users' own congestion controls
+        in files with one of the suffixes in `policies`.
+    send: TCP flows come from sockets, RoCE flows from the NICs. Only RoCE flows can be long-lived
+        or sampled. With `programs_send`, programs on hosts can send flows too.
+    break: links can fail, with `faults`.
 
-    A trial asks for a mode by its fabric's kind and its `clock`, "" or real. `real_time` says what
-    the clock is, and `deterministic` whether a trial repeats another one to the bit. `is_linux` is
-    for hosts and switches that are Linux' own. Of `known_senders` it is known whether they answer
-    ECN marks, and whether they ask for ECN (`negotiates_ecn`). A fluid has no packets
-    (`has_packets`): nothing is acknowledged, or arrives twice. `why` has reasons for what is
-    lacking, by the field's name.
+    A trial chooses a mode by its fabric's kind and its `clock`, "" or "real". `real_time` says
+    whether that clock is the machine's. `deterministic` says whether the same trial gives the same
+    results to the bit. `is_linux` says that hosts and switches are those of Linux.
+    `known_senders` says that it is known whether hosts ask for ECN (`negotiates_ecn`), and so
+    whether flows respond to marks. Without packets (`has_packets` is False: a fluid), nothing is
+    acknowledged or received twice. `why` has the reasons for what is lacking, by field name.
     """
 
     recorded: tuple[str, ...] = ()
@@ -92,11 +95,11 @@ class Mode(Offer):
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """The hosts' congestion controls: RoCE NICs have every one that a package offers."""
+        """The hosts' congestion controls. RoCE NICs have all that installed packages offer."""
         return (*self.tcp_controls, *(roce_controls() if self.has_roce else ()))
 
     def may_answer_marks(self, control: str) -> bool:
-        """Return whether flows under a control may answer ECN marks. False is certain."""
+        """Return False if flows under a congestion control certainly ignore ECN marks."""
         if not self.known_senders:
             return True
         answer = mark_answer(control)
@@ -105,12 +108,14 @@ class Mode(Offer):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """A backend's modes; where a fabric is not asked for, the first that has the hosts' control.
+    """A backend and its modes.
 
-    `name` is also that of its entry point. `implementation` is its class, as `module:name`; "" for
-    results of other programs, which nothing runs. Its libraries are those of the `extra`. With
-    `on_rack` it needs an inventory. `former_hop` is what trials of 0.1 counted as a packet-hop,
-    without saying so.
+    If a campaign names no fabric, the first mode that has the hosts' congestion control is used.
+    `name` is also the name of the entry point. `implementation` is the backend's class, as
+    `module:name`; it is "" for imported results, which no backend runs. `extra` is the extra of the
+    closloop package that installs its libraries. With `on_rack`, it needs an inventory.
+    `former_hop` describes what trials of version 0.1, whose files do not say it, counted as a
+    packet-hop.
     """
 
     name: str
@@ -122,7 +127,7 @@ class Capabilities:
 
     @property
     def runs(self) -> bool:
-        """Whether trials run on it."""
+        """Whether this backend can run trials."""
         return bool(self.implementation)
 
     def on(self, clock: str) -> tuple[Mode, ...]:
@@ -130,41 +135,41 @@ class Capabilities:
         return tuple(mode for mode in self.modes if mode.clock == (REAL if clock == REAL else ""))
 
     def mode(self, fabric: str, clock: str) -> Mode:
-        """Return the mode with a fabric on a clock; the nearest one if there is none."""
+        """Return the mode with a fabric on a clock, or else the backend's first on that clock."""
         modes = self.on(clock) or self.modes
         return next((mode for mode in modes if mode.fabric == fabric), modes[0])
 
     def default(self, control: str, clock: str) -> Mode:
-        """Return the mode of hosts under a congestion control, where no fabric is asked for."""
+        """Return the mode for hosts with a congestion control, if the campaign names no fabric."""
         modes = self.on(clock) or self.modes
         return next((mode for mode in modes if control in mode.controls), modes[0])
 
     def in_words(self, mode: Mode) -> str:
-        """Return what a mode of it is called: `the emulated backend with fabric: linux`."""
+        """Return a mode in words: `the emulated backend with fabric: linux`."""
         text = f"the {self.name} backend"
-        if len({one.fabric for one in self.on(mode.clock)}) > 1:
+        if len({other.fabric for other in self.on(mode.clock)}) > 1:
             text += f" with `fabric: {mode.fabric}`"
         return f"{text} in real time" if mode.clock else text
 
     def alternative(self, mode: Mode, has: Callable[[Mode], bool]) -> str:
-        """Return how a trial of a mode gets what that lacks; "" if nothing has it."""
-        for one in self.modes:
-            if has(one) and one.clock == mode.clock:
-                return f"use `fabric: {one.fabric}`"
+        """Return a remedy for a trial whose `mode` lacks what `has` looks for; "" if none helps."""
+        for other in self.modes:
+            if has(other) and other.clock == mode.clock:
+                return f"use `fabric: {other.fabric}`"
         if mode.clock and any(map(has, self.modes)):
             return f"leave `clock: {mode.clock}` out"
-        names = [one.name for one in backends(has) if one != self]
+        names = [backend.name for backend in backends(has) if backend != self]
         return f"run --on {' or '.join(names)}" if names else ""
 
 
 @cache
 def capabilities(backend: str) -> Capabilities:
-    """Return the capabilities of a backend. Raises PluginError if its package has none to load."""
-    own = plugins.load(backend, GROUP)
-    if not isinstance(own, Capabilities) or own.name != backend:
-        what = f"{backend!r} of {GROUP} names no Capabilities with that name"
+    """Return the capabilities that a backend declares. Raises PluginError if there are none."""
+    declared = plugins.load(backend, GROUP)
+    if not isinstance(declared, Capabilities) or declared.name != backend:
+        what = f"the entry point {backend!r} of {GROUP} does not name Capabilities of that name"
         raise plugins.PluginError(what, "correct its package")
-    return own
+    return declared
 
 
 def mode_of(trial: TrialSpec) -> Mode:
@@ -173,11 +178,11 @@ def mode_of(trial: TrialSpec) -> Mode:
 
 
 def backends(has: Callable[[Mode], bool] = lambda mode: True) -> list[Capabilities]:
-    """Return the backends that run trials, and can do what is asked for in some mode.
+    """Return the backends that can run trials and have a mode for which `has` is true.
 
-    Those that need a rack come last.
+    They are sorted by name, with those that need a rack last.
     """
-    known = sorted(
-        map(capabilities, plugins.offered(GROUP)), key=lambda one: (one.on_rack, one.name)
+    installed = sorted(
+        map(capabilities, plugins.offered(GROUP)), key=lambda each: (each.on_rack, each.name)
     )
-    return [one for one in known if one.runs and any(map(has, one.modes))]
+    return [backend for backend in installed if backend.runs and any(map(has, backend.modes))]

@@ -21,46 +21,46 @@ _LENGTH = struct.Struct("<I")
 
 
 def pack(arrays: Mapping[str, Any], about: Any = None) -> bytes:
-    """Return named arrays, which may be nested mappings, and JSON-ready `about` as bytes.
+    """Return named arrays, which may be in nested mappings, and JSON-ready `about` as bytes.
 
     Entries that are None are left out.
     """
-    whole = {path: np.asarray(value) for path, value in flattened(arrays).items()}
-    shapes = [[path, array.dtype.str, array.shape] for path, array in whole.items()]
+    flat = {path: np.asarray(value) for path, value in flattened(arrays).items()}
+    shapes = [[path, array.dtype.str, array.shape] for path, array in flat.items()]
     header = json.dumps([about, shapes], separators=(",", ":")).encode()
-    body = (array.tobytes() for array in whole.values())
+    body = (array.tobytes() for array in flat.values())
     return b"".join([_LENGTH.pack(len(header)), header, *body])
 
 
 def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
-    """Return what `pack` was given: `about` and copies of the arrays.
+    """Return `about` and copies of the arrays, as they were passed to `pack`.
 
     Raises ValueError for bytes that `pack` did not write.
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
-        at = _LENGTH.size + length
-        about, shapes = json.loads(data[_LENGTH.size : at])
+        offset = _LENGTH.size + length
+        about, shapes = json.loads(data[_LENGTH.size : offset])
         arrays: dict[str, NDArray[Any]] = {}
         for path, dtype, shape in shapes:
             count = math.prod(shape)
             if min(shape, default=0) < 0:
                 raise ValueError(f"an array of shape {shape}")
             if np.dtype(dtype).str != dtype:
-                raise ValueError(f"{dtype!r} is no type that `pack` writes")
-            array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
-            at += array.nbytes
+                raise ValueError(f"`pack` writes no arrays of type {dtype!r}")
+            array = np.frombuffer(data, dtype, count, offset).reshape(shape).copy()
+            offset += array.nbytes
             arrays[path] = array
         tree = nested(arrays)
     except (struct.error, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no packed arrays: {error}") from error
-    if at != len(data):
-        raise ValueError(f"{len(data)} bytes in place of {at}")
+        raise ValueError(f"these bytes are not packed arrays: {error}") from error
+    if offset != len(data):
+        raise ValueError(f"there are {len(data)} bytes instead of {offset}")
     return about, tree
 
 
 def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings as one, with names joined by slashes; None is left out."""
+    """Return nested mappings as one mapping, with names joined by slashes; None is left out."""
     flat: dict[str, Any] = {}
     for name, value in arrays.items():
         if isinstance(value, Mapping):
@@ -71,9 +71,9 @@ def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `flattened` was given.
+    """Return the nested mappings that `flattened` made into one.
 
-    Raises KeyError for a name of both an array and a mapping.
+    Raises KeyError if a name would be both an array and a mapping.
     """
     tree: dict[str, Any] = {}
     for path, value in arrays.items():
@@ -105,7 +105,7 @@ def pack_observation(observation: Observation) -> bytes:
 
 
 def unpack_observation(data: bytes) -> Observation:
-    """Return what `pack_observation` was given. Raises ValueError for any other bytes."""
+    """Return the packed observation. Raises ValueError for any other bytes."""
     t_ns, arrays = unpack(data)
     try:
         return Observation(t_ns, **{"values": {}, **arrays})
@@ -114,21 +114,23 @@ def unpack_observation(data: bytes) -> Observation:
 
 
 def pack_setup(setup: Setup) -> bytes:
-    """Return a setup, or an action as one without programs, as bytes."""
+    """Return a setup as bytes. An action is packed as a setup without programs."""
     about = {
         "knobs": [change.knob for change in setup.action],
-        "programs": [[one.kind, one.code.hex(), dict(one.settings)] for one in setup.programs],
+        "programs": [
+            [program.kind, program.code.hex(), dict(program.settings)] for program in setup.programs
+        ],
     }
     changes = {
         str(number): {"targets": change.targets, "values": change.values}
         for number, change in enumerate(setup.action)
     }
-    targets = {str(number): one.targets for number, one in enumerate(setup.programs)}
+    targets = {str(number): program.targets for number, program in enumerate(setup.programs)}
     return pack({"changes": changes, "targets": targets}, about)
 
 
 def unpack_setup(data: bytes) -> Setup:
-    """Return what `pack_setup` was given. Raises ValueError for any other bytes."""
+    """Return the packed setup. Raises ValueError for any other bytes."""
     about, arrays = unpack(data)
     try:
         action: Action = tuple(

@@ -2,8 +2,8 @@
 
 A condition is everything that determines a trial except its tuner, seed and repeat. Trials of one
 condition differ only in the tuner and in what each repeat draws at random. A campaign gives a
-trial's `cell` a label for each factor. Only the label `tuner` names the tuner, whose checkpoints
-may take turns: another network in each repeat.
+trial's `cell` a label for each factor; the label `tuner` is the tuner's. A tuner may have several
+checkpoints that are used in rotation: each repeat then loads another network.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from orchestration.core.trial import Scalar, TrialSpec, checkpoint_in
 
 # The factor that every campaign has: its levels are the campaign's tuners.
 TUNER = "tuner"
-# What arms are called whose setting a search found, for all conditions or for each.
+# The names of arms whose setting a search found: one setting for all conditions, or one for each.
 BEST_STATIC, ORACLE = "best-static", "oracle"
 # The name of the flows' digest in the spec of imported results.
 SCHEDULE = "schedule"
-# Trials of a condition may differ in these. How often a tuner acts is part of the tuner. The names
-# of campaigns and parents, and the labels of a cell, have no effect on a trial.
-_OWN = ("campaign", "tuner", "seed", "repeat", "action_period_ns", "cell", "parent")
+# Fields in which trials of one condition may differ. How often a tuner acts is part of the tuner.
+# The names of campaigns and parents, and the labels of a cell, have no effect on a trial.
+_MAY_DIFFER = ("campaign", "tuner", "seed", "repeat", "action_period_ns", "cell", "parent")
 
 
 def factors_of(cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -32,9 +32,10 @@ def factors_of(cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def labels_of(spec: TrialSpec) -> dict[str, Scalar]:
-    """Return the labels of a trial's cell, with the present name of the DCQCN set that it has.
+    """Return the labels of a trial's cell, with the present name of its DCQCN parameter set.
 
-    A trial of closloop 0.2 may call `hpcc` what is `hpcc-0.2` now; its parameters tell.
+    In a trial of closloop 0.2, the label `hpcc` may stand for the set that is now called
+    `hpcc-0.2`. Its parameters show which of the two it is.
     """
     roce = spec.host.roce
     if roce is None or not is_former_hpcc(roce.parameters):
@@ -42,23 +43,23 @@ def labels_of(spec: TrialSpec) -> dict[str, Scalar]:
     return {name: FORMER_HPCC if level == HPCC else level for name, level in spec.cell.items()}
 
 
-def in_words(cell: Mapping[str, Scalar], between: str = " ") -> list[str]:
-    """Return the factors of a cell as texts: `load 0.6`, `size 1MB`."""
+def factor_labels(cell: Mapping[str, Scalar], between: str = " ") -> list[str]:
+    """Return each factor of a cell with its level, such as `load 0.6` and `size 1MB`."""
     return [f"{name}{between}{level}" for name, level in factors_of(cell).items()]
 
 
-def tuner_called(spec: TrialSpec) -> str:
-    """Return the name of the tuner in the trial's campaign."""
+def campaign_tuner_name(spec: TrialSpec) -> str:
+    """Return the name that the trial's campaign gives to its tuner."""
     return str(spec.cell.get(TUNER, spec.tuner.name))
 
 
-def settings(spec: TrialSpec) -> str:
+def condition_settings(spec: TrialSpec) -> str:
     """Return everything that determines a trial except tuner, seed and repeat, as JSON text.
 
-    An imported trial ends when its flows end, and its seed stands for the patterns that made them.
+    An imported trial ends when its flows end, and its seed represents the patterns that made them.
     So neither its duration nor the digest of its flows is part of the condition.
     """
-    data = {name: value for name, value in spec.to_json().items() if name not in _OWN}
+    data = {name: value for name, value in spec.to_json().items() if name not in _MAY_DIFFER}
     data["files"] = dict(spec.traffic_files)
     if not capabilities(spec.backend).runs:
         del data["duration_ns"], data["drain_ns"]
@@ -67,29 +68,29 @@ def settings(spec: TrialSpec) -> str:
 
 
 def condition_key(spec: TrialSpec) -> str:
-    """Return a text that is equal for trials of one condition: same factors and settings."""
-    return json.dumps([factors_of(spec.cell), settings(spec)], sort_keys=True)
+    """Return a text that is the same for all trials with the same factors and settings."""
+    return json.dumps([factors_of(spec.cell), condition_settings(spec)], sort_keys=True)
 
 
 CellKey = tuple[str, str]
 
 
 def cell_key(trial: TrialSpec) -> CellKey:
-    """Return what names a trial's cell: its campaign, and the labels of tuner and factors."""
+    """Return the key of a trial's cell: its campaign, and the labels of tuner and factors."""
     return trial.campaign, json.dumps(trial.cell, sort_keys=True)
 
 
 def checkpoint_rotation(trials: Iterable[TrialSpec]) -> dict[CellKey, dict[str, list[int]]]:
-    """Return the cells that have several checkpoints, each with the repeats of each of them.
+    """Return the repeats of each checkpoint, for every cell that has several checkpoints.
 
-    Cells without labels are left out: nothing says that their trials belong together.
+    Cells without labels are left out, because nothing says that their trials belong together.
     """
-    found: dict[CellKey, dict[str, set[int]]] = {}
+    checkpoints: dict[CellKey, dict[str, set[int]]] = {}
     for trial in trials:
         if (name := checkpoint_in(trial)) and trial.cell:
-            found.setdefault(cell_key(trial), {}).setdefault(name, set()).add(trial.repeat)
+            checkpoints.setdefault(cell_key(trial), {}).setdefault(name, set()).add(trial.repeat)
     return {
-        place: {name: sorted(repeats) for name, repeats in used.items()}
-        for place, used in found.items()
-        if len(used) > 1
+        key: {name: sorted(repeats) for name, repeats in by_name.items()}
+        for key, by_name in checkpoints.items()
+        if len(by_name) > 1
     }

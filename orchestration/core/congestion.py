@@ -1,7 +1,8 @@
-"""Congestion controls of RoCE NICs: what one declares, and where declarations come from.
+"""Congestion controls of RoCE NICs: how one is declared, and how declarations are found.
 
-Each is one Python file with its C source beside it, offered in the entry-point group
-`closloop.congestion_controls`: ours, orchestration/datapath/policy_*.py, and those of packages.
+A congestion control is one Python file with its C source beside it, offered in the entry-point
+group `closloop.congestion_controls`. closloop's own are orchestration/datapath/policy_*.py;
+installed packages can offer others.
 """
 
 from __future__ import annotations
@@ -15,33 +16,37 @@ from typing import Literal
 from orchestration.core.plugins import load_declaration, offered
 
 GROUP = "closloop.congestion_controls"
-# A policy of the user's own, as a BPF program.
+# The name of a congestion control that the user gives as a BPF program.
 PROGRAM = "program"
-# How a sender answers ECN marks. "always": its packets are ECN-capable (ECT), and a mark slows it
-# down. "negotiated": so it is where hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn is 1). "never":
-# its packets cannot be marked, or a mark changes nothing.
+# How a sender responds to ECN marks. "always": its packets are ECN-capable (ECT), and a mark slows
+# it down. "negotiated": the same, but only if hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn is 1).
+# "never": its packets cannot be marked, or a mark changes nothing.
 MarkAnswer = Literal["always", "negotiated", "never"]
-# Of TCP, which is Linux' own.
+# TCP's congestion controls are those of Linux.
 TCP_MARK_ANSWERS: Mapping[str, MarkAnswer] = {
     "dctcp": "always",  # RFC 8257; TCP_CONG_NEEDS_ECN in net/ipv4/tcp_dctcp.c
     "cubic": "negotiated",
     "reno": "negotiated",
-    # BBRv1, which net/ipv4/tcp_bbr.c is: its cong_control looks at losses and rates only
+    # net/ipv4/tcp_bbr.c is BBRv1, whose cong_control uses losses and rates only
     "bbr": "never",
 }
 TCP_CONTROLS = tuple(TCP_MARK_ANSWERS)
-# Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
+# The link rates, in Mbit/s, that HPCC's telemetry can encode (telemetry.h).
 TELEMETRY_MBPS = (
     *(100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000),
     *(100_000, 200_000, 400_000, 800_000, 1_600_000),
 )
-# In each packet of data and each acknowledgement.
+# Telemetry in each data packet and each acknowledgement.
 TELEMETRY_BYTES = 42
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as a whole number: ns, Mbit/s, thousandths, bytes or a count, by its kind."""
+    """A parameter of a congestion control, as a whole number.
+
+    Its `kind` says the unit: a time is in ns, a rate in Mbit/s, a number in thousandths, a size in
+    bytes; a count has none. `minimum` and `maximum` are included.
+    """
 
     kind: Literal["time", "rate", "number", "size", "count"]
     default: int
@@ -54,13 +59,15 @@ class Parameter:
 class CongestionControl:
     """A congestion control: its C source, and its parameters in the order of that source.
 
-    A campaign gives parameters in `host: {roce: {NAME: {…}}}`. Of each pair in `ascending`, the
-    first is below the second. A `base_rtt` of 0 stands for that of the testbed. A receiver sends
-    one acknowledgement for `ack_every` packets; 0 is the NICs' default. `marks` says whether its
-    packets are ECN-capable, and answered with CNPs. With `times_round_trips`, trials count the
-    flows that never had a round trip timed, and so kept their first rate.
+    A campaign gives parameters in `host: {roce: {NAME: {…}}}`. For each pair of names in
+    `ascending`, the first parameter must be less than the second. `base_rtt` names the parameter
+    that holds the base RTT, "" if there is none; a value of 0 means the base RTT of the testbed. A
+    receiver sends one acknowledgement for `ack_every` packets; 0 means the NICs' default. `marks`
+    says whether packets are ECN-capable, so that receivers send CNPs for marked ones. With
+    `times_round_trips`, a trial counts the flows without any round-trip measurement, which kept
+    their first rate.
 
-    One that is not `compiled_in` is loaded into the NICs, as a program of the user's own is.
+    A congestion control that is not `compiled_in` is loaded into the NICs as a BPF program.
     """
 
     source: Path
@@ -78,7 +85,7 @@ class CongestionControl:
         return {name: item.default for name, item in self.parameters.items()}
 
     def contradiction(self, values: Mapping[str, int]) -> tuple[str, str, str] | None:
-        """Return the parameter that contradicts another one, why, and what to do, if any does."""
+        """Return the first parameter that breaks `ascending`, with what is wrong and the remedy."""
         for low, high in self.ascending:
             if values[low] >= values[high]:
                 return low, f"{low} is not below {high}", f"lower {low}, or raise {high}"
@@ -87,9 +94,9 @@ class CongestionControl:
 
 @dataclass(frozen=True)
 class NicPolicy:
-    """What NICs are given of a congestion control: its numbers, in the order of its C source.
+    """A congestion control as NICs get it: its parameters, in the order of its C source.
 
-    It is worked out before a guest boots: looking for entry points there would take time.
+    It is prepared before a guest boots, because finding entry points in the guest would take time.
     """
 
     numbers: tuple[int, ...]
@@ -114,13 +121,19 @@ def congestion_control(name: str) -> CongestionControl:
 
 
 def mark_answer(name: str) -> MarkAnswer:
-    """Return how senders under a control answer ECN marks; "always" where that is not known."""
+    """Return how senders with a congestion control respond to ECN marks.
+
+    An unknown congestion control counts as "always".
+    """
     if name in offered(GROUP):
         return congestion_control(name).marks
     return TCP_MARK_ANSWERS.get(name, "always")
 
 
 def default_ack_every(name: str, otherwise: int) -> int:
-    """Return for how many packets a receiver under a control sends one acknowledgement."""
-    own = congestion_control(name).ack_every if name in offered(GROUP) else 0
-    return own or otherwise
+    """Return for how many packets a receiver sends one acknowledgement.
+
+    It is what the congestion control declares, or `otherwise` if it declares nothing.
+    """
+    declared = congestion_control(name).ack_every if name in offered(GROUP) else 0
+    return declared or otherwise

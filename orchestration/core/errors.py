@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from orchestration.core.problems import Code as Code
 from orchestration.core.problems import Problem as Problem
-from orchestration.core.problems import in_words, told
+from orchestration.core.problems import in_words, message_and_remedy
 from orchestration.core.problems import suggest as suggest
 from orchestration.core.problems import unknown as unknown
 
@@ -31,7 +31,7 @@ EXIT_CODES: Mapping[int, str] = {
     1: "A trial failed or is invalid, or closloop itself has a fault.",
     2: "The input is wrong; nothing was started.",
     3: "The machine or testbed is not ready, or another run or user holds it.",
-    130: "Interrupted; the same command goes on.",
+    130: "Interrupted; the same command continues.",
 }
 
 
@@ -51,12 +51,12 @@ class ClosloopError(Exception):
     @property
     def message(self) -> str:
         """What is wrong, without remedies: a line for each problem."""
-        return told(self.problems)["message"]
+        return message_and_remedy(self.problems)["message"]
 
     @property
     def remedy(self) -> str:
         """What to do."""
-        return told(self.problems)["remedy"]
+        return message_and_remedy(self.problems)["remedy"]
 
     def __str__(self) -> str:
         return in_words(self.problems)
@@ -85,7 +85,7 @@ def no_such_file(path: str | Path, remedy: str = "check the path") -> InputError
 
 
 def reason_of(error: OSError) -> str:
-    """Return why a file cannot be read or written, as the system says it."""
+    """Return the system's reason why a file cannot be read or written."""
     return (error.strerror or str(error)).lower()
 
 
@@ -103,14 +103,14 @@ class NotReadyError(ClosloopError):
 
 
 def not_installed(who: str, what: str | None, extra: str) -> NotReadyError:
-    """Return the error for a program or package that `who` needs and an `extra` installs."""
+    """Return the error that `who` needs a program or package, which an `extra` installs."""
     text = f"{who} needs {what}, which is not installed"
     return NotReadyError(text, f"pip install 'closloop[{extra}]'", Code.MISSING_SOFTWARE)
 
 
 @contextmanager
 def needs(who: str, extra: str) -> Iterator[None]:
-    """Raise NotReadyError for a package that is not there to import."""
+    """Raise NotReadyError if an import in the block fails; an `extra` installs the package."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -123,7 +123,7 @@ def unwritable(
     remedy: str = "make room there, or make it writable",
     kind: Callable[[Iterable[Problem]], ClosloopError] = NotReadyError,
 ) -> ClosloopError:
-    """Return the error, a NotReadyError or of another `kind`, for what cannot be written."""
+    """Return the error, of class `kind`, for a file or folder that cannot be written."""
     what = f"cannot be written: {reason_of(error)}"
     return kind([Problem(str(path), what, remedy, Code.UNWRITABLE)])
 
@@ -147,22 +147,25 @@ class Interrupted(ClosloopError):  # noqa: N818 (an interruption is not an error
 
 
 def raise_any(problems: Iterable[Problem]) -> None:
-    """Raise InputError with the problems, each once, if there are any."""
-    if each := tuple(dict.fromkeys(problems)):
-        raise InputError(each)
+    """Raise InputError if there are problems; a repeated problem is reported once."""
+    if distinct := tuple(dict.fromkeys(problems)):
+        raise InputError(distinct)
 
 
 def check_known(
     where: str, what: str, names: Iterable[str], known: Iterable[str], use: str = "use one of "
 ) -> None:
-    """Raise InputError for names that are none of the `known`; `{!r}` in `what` is the name."""
-    there = list(known)
-    strange = [name for name in names if name not in there]
-    raise_any(unknown(where, what.format(name), name, there, use) for name in strange)
+    """Raise InputError for names that are not `known`; `{!r}` in `what` becomes the name."""
+    known_names = list(known)
+    strange = [name for name in names if name not in known_names]
+    raise_any(unknown(where, what.format(name), name, known_names, use) for name in strange)
 
 
 def gather(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return what `read` returns for each item. Raises InputError with the problems of all."""
+    """Call `read` with each item; return the results.
+
+    Raises InputError with the problems of all items, not only of the first that has one.
+    """
     results: list[Result] = []
     problems: list[Problem] = []
     for item in items:

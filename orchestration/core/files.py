@@ -1,9 +1,10 @@
-"""Files: written atomically, either complete or not there; their digests, and where they are.
+"""Files that are written atomically: complete or not there. Also their digests and locations.
 
-Files are written under a hidden name in the same folder, then renamed. A killed process leaves at
-most the hidden name behind, and the next writer reuses it.
+A file is written under a hidden name in the same folder and then renamed. A killed process leaves
+at most the hidden file behind, and the next writer reuses its name.
 
-Devices have this module without the package: what only the controller calls imports that later.
+This module is also copied to devices, on its own. So it imports at the top only the few standard
+modules that every caller needs; functions that only the controller calls import the others.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ def partial_of(path: str | Path) -> str:
 
 
 def write_whole(path: str | Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Replace the file `path` by `data`, text as UTF-8. Raises OSError.
+    """Replace the file `path` with `data`; text is encoded as UTF-8. Raises OSError.
 
-    A reader sees either the old bytes or the new ones. Nothing is synced to the disk. No system
-    call fails in the normal case, since in a guest each failure costs a microsecond of virtual
-    time.
+    A reader sees either the old bytes or the new ones. Nothing is synced to the disk. In the normal
+    case no system call fails, because in a guest each failure costs a microsecond of virtual time.
     """
     partial = partial_of(path)
     left = memoryview(data.encode() if isinstance(data, str) else data)
@@ -47,7 +47,7 @@ def write_whole(path: str | Path, data: bytes | str, mode: int = 0o644) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a hidden path to write to. It becomes `path`, or is removed if an error is raised."""
+    """Yield a hidden path to write to. It is renamed to `path`, or removed on an error."""
     partial = Path(partial_of(path))
     try:
         yield partial
@@ -59,8 +59,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder beside `path`; create parents, and remove it at the end."""
-    import shutil  # brings compression, and guests write files only
+    """Yield an empty hidden folder beside `path`, and remove it at the end.
+
+    Missing parent folders are created.
+    """
+    import shutil  # it imports compression modules, and guests never need it
 
     partial = Path(partial_of(path))
     shutil.rmtree(partial, ignore_errors=True)  # left by a writer that was killed
@@ -73,10 +76,10 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *, sync: bool = False) -> Iterator[Path]:
-    """Yield a hidden folder to write into. It becomes `path`, or is removed on an error.
+    """Yield a hidden folder to write into. It is renamed to `path`, or removed on an error.
 
-    With `sync`, its files and both folders are on the disk before this returns. Raises OSError,
-    also if `path` is a folder that is not empty.
+    With `sync`, its files, the folder and its parent are synced to the disk before this returns.
+    Raises OSError, also if `path` is a folder that is not empty.
     """
     with partial_folder(path) as partial:
         yield partial
@@ -89,7 +92,7 @@ def whole_folder(path: Path, *, sync: bool = False) -> Iterator[Path]:
 
 
 def sync_path(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk. Raises OSError."""
+    """Wait until a file, or a folder's list of names, is synced to the disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -104,48 +107,49 @@ def _remove(path: str | Path) -> None:
 
 def sha256_of(path: str | Path) -> str:
     """Return the SHA-256 of a file as 64 hexadecimal digits. Raises OSError."""
-    import hashlib  # guests write files only
+    import hashlib  # guests never need it
 
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Names the folder below which a user's files stand on a machine that they were brought to.
-BROUGHT = "CLOSLOOP_BROUGHT"
+# The environment variable that names a folder on a worker machine: below it, the user's files have
+# the same absolute paths as on the machine that planned the trial.
+COPIED_FILES_ROOT = "CLOSLOOP_BROUGHT"
 
 
-def here(path: str) -> str:
-    """Return where an absolute path's file is on this machine; other paths as they are.
+def local_path(path: str) -> str:
+    """Return the path on this machine of a file that a trial names by an absolute path.
 
-    A trial names files by their paths on the machine that planned it, wherever it runs. A relative
-    path starts at the working folder, which was brought as well.
+    A trial names files by their paths on the machine that planned it, even if it runs elsewhere. A
+    relative path is returned unchanged: it starts at the working folder, which was copied as well.
     """
-    root = os.environ.get(BROUGHT, "")
-    brought = root + path
-    return brought if root and os.path.isabs(path) and os.path.exists(brought) else path
+    root = os.environ.get(COPIED_FILES_ROOT, "")
+    copy = root + path
+    return copy if root and os.path.isabs(path) and os.path.exists(copy) else path
 
 
 def cache_folder(*parts: str) -> Path:
-    """Return a folder of what can be made again: in $XDG_CACHE_HOME/closloop, or in ~/.cache."""
+    """Return a folder for what can be made again: in $XDG_CACHE_HOME/closloop, or in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "closloop", *parts)
 
 
 def state_folder(*parts: str) -> Path:
-    """Return a folder of what must be kept: in $XDG_STATE_HOME/closloop, or in ~/.local/state."""
+    """Return a folder for files to keep: in $XDG_STATE_HOME/closloop, or in ~/.local/state."""
     return Path(
         os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "closloop", *parts
     )
 
 
-# The wheel that `closloop kernel wheel` makes, and its folders, which are those of the cache.
+# The package in the wheel that `closloop kernel wheel` makes. It has the same folders as the cache.
 PACKAGE = "closloop_kernel"
 KERNEL, BPF, SOURCES = "kernel", "bpf", "sources"
 
 
-def packaged(part: str) -> Path | None:
-    """Return the folder of that name of the package closloop-kernel; None without the package."""
-    found = find_spec(PACKAGE)
-    if found is None or found.origin is None:
+def packaged_folder(part: str) -> Path | None:
+    """Return a folder of the package closloop-kernel; None if it or the package is not there."""
+    package = find_spec(PACKAGE)
+    if package is None or package.origin is None:
         return None
-    folder = Path(found.origin).parent / part
+    folder = Path(package.origin).parent / part
     return folder if folder.is_dir() else None

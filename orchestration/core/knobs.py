@@ -1,9 +1,9 @@
 """Knobs: everything that a tuner can set, declared once.
 
-A knob has a name, a scope (what it is turned at) and columns with units and bounds. Bounding,
-checking, the tables of actions, spool, InfluxDB fields, live view, replays, environments and docs
-are derived from these declarations. To add a knob, declare it here and set it in the rig of each
-backend that has it.
+A knob has a name, a scope (at which kind of target it is set) and columns with units and bounds.
+Bounds, checks, the tables of actions, the spool, InfluxDB fields, the live view, replays,
+environments and docs are derived from these declarations. To add a knob, declare it here and set it
+in the rig of each backend that has it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Array = NDArray[Any]
 
 
 class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked for)
-    """A setting that no device can have. `target` is the first faulty one; None if there is none.
+    """A setting that no device can have.
 
-    `what` describes the fault without the target's number, since the caller knows the target's
+    `target` is the index of the first target with such a setting, None if the fault is not that of
+    one target. `what` describes the fault without that index, since the caller knows the target's
     name.
     """
 
@@ -48,7 +49,7 @@ class Column:
     """One number of a setting: its unit, its bounds (both included) and what it means.
 
     If `maximum` is None, the upper bound depends on the target: see `Knob.capacity`. `preset` is
-    what the campaign sets where it says nothing (see `Knob`), None if it never does.
+    the value that a trial begins with if its campaign names none, None if a tuner has to set it.
     """
 
     name: str
@@ -87,10 +88,10 @@ class Knob:
     Columns of `ascending` must not decrease from one to the next. `table` is the table of its
     actions in a run folder; `plural` is the word for its settings in messages.
 
-    Knobs whose columns have a `preset` are set by the campaign first: a tuner need not set them at
-    the start, and a change may leave out columns, which keep their values. `control` is the
-    congestion control that hosts need to have the knob, "" for none; `load_balancing` the kind that
-    switches need, "" for any.
+    A knob whose columns have a `preset` has values from the start of a trial: a tuner need not set
+    it at the start, and a change may leave columns out, which then keep their values. `control` is
+    the congestion control that hosts must have for this knob, `load_balancing` the kind that
+    switches must have; "" means that any will do.
     """
 
     name: str
@@ -114,8 +115,8 @@ class Knob:
 
     @property
     def preset(self) -> dict[str, float]:
-        """Return what the campaign sets where it says nothing, by column; empty for most knobs."""
-        return {one.name: one.preset for one in self.columns if one.preset is not None}
+        """The values that a trial begins with by default, by column; empty for most knobs."""
+        return {c.name: c.preset for c in self.columns if c.preset is not None}
 
     def change(self, targets: ArrayLike, *values: ArrayLike, **columns: ArrayLike) -> Change:
         """Return the change that sets `targets` to `values`, one array per column, in order.
@@ -156,8 +157,9 @@ class Bounds:
     def clamp(self, change: Change) -> tuple[Change, int]:
         """Return `change` with its values clamped to the bounds, and how many targets that changed.
 
-        Ascending columns are put in order from the last to the first. NaN cannot be clamped and is
-        left to `check`. Raises ImpossibleSetting for targets that do not exist or are set twice.
+        Ascending columns are clamped from the last to the first, each to at most the next one. NaN
+        stays; `check` finds it. Raises ImpossibleSetting for targets that do not exist or are set
+        twice.
         """
         self._check_targets(change)
         values: dict[str, Array] = dict(change.values)
@@ -168,12 +170,12 @@ class Bounds:
             maximum = (
                 above if ordered and above is not None else self._maximum(column, change.targets)
             )
-            asked = values[column.name]
-            values[column.name] = kept = np.clip(asked, column.minimum, maximum)
+            requested = values[column.name]
+            values[column.name] = clamped = np.clip(requested, column.minimum, maximum)
             # NaN differs even from itself
-            changed |= (kept != asked) & ~np.isnan(kept)
+            changed |= (clamped != requested) & ~np.isnan(clamped)
             if ordered:
-                above = kept
+                above = clamped
         count = int(np.count_nonzero(changed))
         return (Change(change.knob, change.targets, values) if count else change), count
 
@@ -187,16 +189,16 @@ class Bounds:
             steps = [np.full(len(change.targets), minimum), *rows]
             rises = [low <= high for low, high in zip(steps, rows, strict=False)]
             order = " <= ".join([f"{minimum:g}", *(column.short for column in ascending)])
-            for at in np.flatnonzero(~np.logical_and.reduce(rises))[:1].tolist():
-                found = " and ".join(str(row[at]) for row in rows)
-                self._refuse(change, at, f"needs {order}, got {found} {unit}")
+            for index in np.flatnonzero(~np.logical_and.reduce(rises))[:1].tolist():
+                given = " and ".join(str(row[index]) for row in rows)
+                self._refuse(change, index, f"needs {order}, got {given} {unit}")
         for column in self._columns(change):
             values, maximum = change.values[column.name], self._maximum(column, change.targets)
             if column not in ascending:
                 wrong = ~((values >= column.minimum) & (values <= maximum))
-                for at in np.flatnonzero(wrong)[:1].tolist():
-                    what = f"{column.short} {values[at]} is not in {column.range}"
-                    self._refuse(change, at, what)
+                for index in np.flatnonzero(wrong)[:1].tolist():
+                    what = f"{column.short} {values[index]} is not in {column.range}"
+                    self._refuse(change, index, what)
 
     def _columns(self, change: Change) -> list[Column]:
         """Return the columns that a change sets."""
@@ -207,23 +209,25 @@ class Bounds:
             return column.maximum
         return np.inf if self.maximum is None else self.maximum[targets]
 
-    def _refuse(self, change: Change, at: int, what: str) -> None:
-        raise ImpossibleSetting(what, self.knob.scope, int(change.targets[at]))
+    def _refuse(self, change: Change, index: int, what: str) -> None:
+        raise ImpossibleSetting(what, self.knob.scope, int(change.targets[index]))
 
     def _check_targets(self, change: Change) -> None:
         index, scope, count = change.targets, self.knob.scope, self.count
         names = self.knob.column_names
         given = set(change.values)
         if self.knob.preset and not (given and given <= set(names)):
-            raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}: name some of them")
+            what = f"{change.knob} has {', '.join(names)}: set one or more of them"
+            raise ImpossibleSetting(what)
         if not self.knob.preset and given != set(names):
-            raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}, no less and no more")
+            what = f"{change.knob} has {', '.join(names)}: set all of them, and nothing else"
+            raise ImpossibleSetting(what)
         shapes = {np.shape(part) for part in (index, *change.values.values())}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise ImpossibleSetting(
                 f"targets and {', '.join(change.values)} must be arrays of one length, not {shapes}"
             )
-        # nearly always they rise, which is quickly seen, and this is done at each decision
+        # checked at each decision, and targets nearly always ascend: then they need no sorting
         rising = bool((index[1:] > index[:-1]).all())
         ordered = index if rising else np.sort(index)
         if len(index) and (ordered[0] < 0 or ordered[-1] >= count):
@@ -255,10 +259,8 @@ DCQCN = Knob(
     "dcqcn",
     "host",
     tuple(
-        Column(
-            name, one.unit, one.help, minimum=one.minimum, maximum=one.maximum, preset=one.default
-        )
-        for name, one in DCQCN_PARAMETERS.items()
+        Column(name, p.unit, p.help, minimum=p.minimum, maximum=p.maximum, preset=p.default)
+        for name, p in DCQCN_PARAMETERS.items()
     ),
     "parameters of DCQCN in a host's RoCE NICs, under mlx5's names",
     plural="parameters",

@@ -1,8 +1,9 @@
 """How switches choose among equal-cost ports: per flow, per flowlet, or per packet.
 
-Flowlets are those of LetFlow (Vanini et al., NSDI 2017, section 3), spraying is RPS (Dixit et al.,
-INFOCOM 2013). What every backend does alike, hash, table and draws included, is in
-docs/load-balancing.md.
+A flowlet is a burst of a flow that may take another path than the burst before it, as in LetFlow
+(Vanini et al., NSDI 2017, section 3). Spraying chooses a path for each packet, as in RPS (Dixit et
+al., INFOCOM 2013). docs/load-balancing.md has the rules that all backends follow: the hash, the
+flowlet table and the random draws.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ ROUTES: tuple[RouteBy, ...] = get_args(RouteBy)
 MIN_TIMEOUT_NS, MAX_TIMEOUT_NS = 1_000, 1_000_000_000
 MIN_ENTRIES, MAX_ENTRIES = 4, 1 << 20
 MIN_DRE_TIME_NS, MAX_DRE_TIME_NS = 8_000, 10_000_000
-# DRE's register loses an eighth each eighth of its time (CONGA, section 3.2).
+# CONGA's discounting rate estimator (DRE) measures a link's load: its register loses an eighth of
+# its value in each eighth of `dre_time_ns` (CONGA, section 3.2).
 DRE_SHIFT = 3
-# Of CONGA's tags: four bits, of which one value says that there is no feedback.
+# A tag of CONGA has four bits, and one of its values means that there is no feedback.
 MAX_CONGA_PORTS = 15
 
 _MASK = 2**64 - 1
@@ -29,12 +31,14 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True)
 class LoadBalancingSpec:
-    """How the switches of a trial choose; `ecmp` is a hash of the five-tuple, as ever.
+    """How the switches of a trial choose among equal-cost ports.
 
-    A gap of more than the timeout begins a new flowlet, which `route_by` routes; under `spray` it
-    routes each packet. Switches of tier 1 (edges, leaves) have one timeout, all others the other.
-    `entries` is the size of a switch's flowlet table. `dre_time_ns` is CONGA's tau, and a metric
-    without news for `metric_age_ns` fades.
+    With `ecmp`, a hash of the five-tuple chooses. With `flowlets`, a gap longer than the timeout
+    begins a new flowlet, whose port is chosen by the rule `route_by`. With `spray`, that rule
+    chooses for each packet. Switches of tier 1 (edges, leaves) have the timeout `edge_timeout_ns`,
+    all others `aggregation_timeout_ns`. `entries` is the size of a switch's flowlet table. For
+    CONGA, `dre_time_ns` is the paper's tau, and a path's metric that has not been updated for
+    `metric_age_ns` fades.
     """
 
     kind: Kind = "ecmp"
@@ -46,7 +50,7 @@ class LoadBalancingSpec:
     metric_age_ns: int = 10_000_000
 
     def timeout_ns(self, tier: int) -> int:
-        """Return the timeout that a switch of a tier begins with; 0 makes each packet a flowlet."""
+        """Return the initial timeout of switches of a tier; 0 makes each packet a flowlet."""
         if self.kind == "spray":
             return 0
         return self.edge_timeout_ns if tier == 1 else self.aggregation_timeout_ns
@@ -55,7 +59,7 @@ class LoadBalancingSpec:
 ECMP = LoadBalancingSpec()
 
 
-def mixed(value: int) -> int:
+def splitmix64(value: int) -> int:
     """Return SplitMix64's output for a state: Steele, Lea, Flood, OOPSLA 2014, figure 17."""
     z = (value + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & _MASK
@@ -63,25 +67,28 @@ def mixed(value: int) -> int:
     return z ^ z >> 31
 
 
-def stream_of(seed: int, switch: int) -> int:
-    """Return the 64 bits that a switch's stream of draws begins with, of a trial's seed.
+def initial_random_state(seed: int, switch: int) -> int:
+    """Return the 64-bit state that a switch's random stream begins with in a trial of `seed`.
 
-    `switch` is its place in `Testbed.switches`. Each draw adds 0x9E3779B97F4A7C15 to the state, and
-    is `mixed` of the state before that.
+    `switch` is its index in `Testbed.switches`. Each draw returns `splitmix64` of the state, and
+    then adds 0x9E3779B97F4A7C15 to the state.
     """
-    return mixed((mixed(seed & _MASK) + switch) & _MASK)
+    return splitmix64((splitmix64(seed & _MASK) + switch) & _MASK)
 
 
 def balancing_facts(flowlets: int, reroutes: int, overflows: Mapping[str, int]) -> dict[str, Any]:
-    """Return facts and findings for a trial's record; `overflows` are packets by switch."""
-    lost = {name: count for name, count in overflows.items() if count}
-    facts = {"flowlets": flowlets, "reroutes": reroutes, "overflows": lost}
+    """Return facts and findings about load balancing for a trial's record.
+
+    `overflows` has for each switch the number of packets that found no entry in the flowlet table.
+    """
+    above_0 = {name: count for name, count in overflows.items() if count}
+    facts = {"flowlets": flowlets, "reroutes": reroutes, "overflows": above_0}
     findings = []
-    if lost:
-        maximum = max(lost, key=lambda name: lost[name])
+    if above_0:
+        switch = max(above_0, key=lambda name: above_0[name])
         text = (
-            f"{sum(lost.values())} packets found the flowlet table full and took their ECMP path, "
-            f"{lost[maximum]} of them at {maximum}: give it more 'entries'"
+            f"{sum(above_0.values())} packets found the flowlet table full and took their ECMP "
+            f"path, {above_0[switch]} of them at {switch}: give it more 'entries'"
         )
         findings.append({"code": "flowlet-overflows", "severity": "warning", "text": text})
     return {"load_balancing": facts, "findings": findings}

@@ -1,7 +1,8 @@
 """This machine and this process: wall time, memory, signals, threads.
 
-In a virtual rack in virtual time all clocks of the kernel are virtual, and waiting takes no time.
-What a file's time of change is there, says this machine: its file system is the guest's.
+In a virtual rack that runs in virtual time, all clocks of the kernel are virtual, and waiting takes
+no wall time. Wall time is then read from a file's modification time: the guest uses this machine's
+file system, and this machine sets that time when the file is written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-# A folder of this machine's, in the environment of programs that run in virtual time.
+# The environment variable, set for programs that run in virtual time, that names a folder of this
+# machine. Files in it get their modification times from this machine's clock.
 FOLDER_VARIABLE = "CLOSLOOP_WALL_CLOCK"
 
 
@@ -31,14 +33,14 @@ def now_s() -> float:
     return _file_time_s(folder) if folder else time.time()
 
 
-def steady_s() -> float:
-    """Return seconds of wall time from some moment on: for differences."""
+def monotonic_wall_s() -> float:
+    """Return wall time in seconds since an arbitrary moment; only differences have a meaning."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return _file_time_s(folder) if folder else time.monotonic()
 
 
 def _file_time_s(folder: str) -> float:
-    """Return when a file that is written now was changed, by the clock outside."""
+    """Write a file into `folder`, and return its modification time in seconds since 1970."""
     try:
         handle, path = tempfile.mkstemp(prefix=".clock-", dir=folder)
     except OSError:  # the rack is being removed
@@ -46,7 +48,7 @@ def _file_time_s(folder: str) -> float:
     try:
         os.write(handle, b".")
         os.close(handle)
-        # the open file would have the guest's time
+        # the file has to be closed: while it is open, its time is the guest's
         return os.stat(path).st_mtime
     finally:
         os.unlink(path)
@@ -54,9 +56,10 @@ def _file_time_s(folder: str) -> float:
 
 @dataclass(frozen=True)
 class ElapsedTime:
-    """How long something took: in s by the program's own clock, which may be virtual, and of wall.
+    """How long something took, in seconds.
 
-    Where the clock is not virtual both are the same.
+    `own_s` is by the program's own clock, which may be virtual, and `wall_s` is wall time. The two
+    are the same if the clock is not virtual.
     """
 
     own_s: float
@@ -71,19 +74,19 @@ class ElapsedTime:
 
 
 class Stopwatch:
-    """Measures how long something takes, from when it is made."""
+    """Measures how long something takes, from the moment that the stopwatch is created."""
 
     def __init__(self) -> None:
-        self._own_s, self._wall_s = time.monotonic(), steady_s()
+        self._own_s, self._wall_s = time.monotonic(), monotonic_wall_s()
 
     def took(self) -> ElapsedTime:
-        """Return how long it has been."""
-        own_s, wall_s = time.monotonic() - self._own_s, steady_s() - self._wall_s
+        """Return the time since the stopwatch was created."""
+        own_s, wall_s = time.monotonic() - self._own_s, monotonic_wall_s() - self._wall_s
         return ElapsedTime(own_s, max(0.0, wall_s), is_virtual())
 
 
 def available_memory_bytes() -> int:
-    """Return what can be used without swapping: MemAvailable of `/proc/meminfo` (proc(5))."""
+    """Return how much memory can be used without swapping (MemAvailable in proc(5))."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -91,23 +94,29 @@ def available_memory_bytes() -> int:
 
 
 @contextmanager
-def noted_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
-    """Record SIGINT and SIGTERM instead of ending; a second signal calls `kill`."""
-    seen: list[signal.Signals] = []
+def deferred_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Yield a list that SIGINT and SIGTERM are appended to, instead of ending the process.
 
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(signal.Signals(number))
-        if len(seen) > 1:
+    From the second signal on, each also calls `kill`.
+    """
+    received: list[signal.Signals] = []
+
+    def record(number: int, frame: FrameType | None) -> None:
+        received.append(signal.Signals(number))
+        if len(received) > 1:
             kill()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield seen
+        yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in former.items():
             signal.signal(number, handler)
 
 
-def spare_threads() -> None:
-    """Keep NumPy single-threaded: trials run in parallel, one per core. Call it before NumPy."""
+def limit_numpy_threads() -> None:
+    """Make NumPy use one thread, since trials run in parallel, one per core.
+
+    Call this before NumPy is imported.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

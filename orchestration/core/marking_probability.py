@@ -1,11 +1,13 @@
-"""The marking law of Linux RED, and its distance from the straight line of DCQCN.
+"""The marking probability of Linux RED, and how far it is from the straight line of DCQCN.
 
-Linux RED spaces its marks (net/sched/sch_red.c, include/net/red.h). Between kmin and kmax, after a
-mark it draws qR, uniform on the integers 0 … D-1. It then marks the first packet, counted from 1,
-at which (queue - kmin) x count >= qR. So at a steady queue the gap between marks is uniform, and
-the share marked is one over its mean: 2p/(1+p) for p = (queue - kmin)/D.
+DCQCN's paper has a marking probability that rises in a straight line from 0 at kmin to pmax at
+kmax. Linux RED differs, because it spaces its marks (net/sched/sch_red.c, include/net/red.h).
+Between kmin and kmax it draws a number qR after each mark, uniform on the integers 0 … D-1. It then
+marks the first packet, counted from 1, for which (queue - kmin) x count >= qR. So while the queue
+length is constant, the gap between two marks is uniform, and the share of marked packets is one
+over the mean gap: 2p/(1+p) for p = (queue - kmin)/D.
 
-The kernel is configured with a `max_P` of pmax/(2-pmax), which makes that share pmax at kmax.
+The kernel gets a `max_P` of pmax/(2-pmax), so that the share at kmax is pmax.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ def red_max_p(pmax: float) -> int:
 
 
 def red_max_ps(pmax: Floats) -> Ints:
-    """Return `red_max_p` of each entry."""
-    wanted: Ints = np.rint(pmax / (2.0 - pmax) * 2**32).astype(np.int64)
-    return np.clip(wanted, 1, 2**32 - 1)
+    """Return `red_max_p` of each entry, in the shape of `pmax`."""
+    max_p: Ints = np.rint(pmax / (2.0 - pmax) * 2**32).astype(np.int64)
+    return np.clip(max_p, 1, 2**32 - 1)
 
 
 def read_back_pmax(max_p: Floats) -> Floats:
@@ -38,19 +40,19 @@ def read_back_pmax(max_p: Floats) -> Floats:
 
 
 def line_max_ps(pmax: Floats) -> Ints:
-    """Return the numbers for a port that marks by the straight line: shares of 2^32."""
-    wanted: Ints = np.rint(np.asarray(pmax) * 2**32).astype(np.int64)
-    return wanted
+    """Return the `max_P` values of ports that mark by the straight line: `pmax` times 2^32."""
+    max_p: Ints = np.rint(np.asarray(pmax) * 2**32).astype(np.int64)
+    return max_p
 
 
 def line_pmax(max_p: Floats) -> Floats:
-    """Return the share marked at kmax for such a port's number."""
+    """Return the share marked at kmax for the `max_P` of ports that mark by the straight line."""
     return np.asarray(max_p, dtype=np.float64) / 2**32
 
 
 @dataclass(frozen=True)
 class MarkingProbability:
-    """RED at one setting: kmin and kmax in bytes, pmax the wanted share at kmax."""
+    """Linux RED with one setting; `pmax` is the share to be marked at kmax."""
 
     kmin_bytes: int
     kmax_bytes: int
@@ -58,19 +60,19 @@ class MarkingProbability:
 
     @property
     def draw_range(self) -> int:
-        """D: how many values qR can take, with the kernel's integer divisions."""
+        """D, the number of values that qR can take, by the kernel's integer divisions."""
         delta = max(1, self.kmax_bytes - self.kmin_bytes)
         return int(2**32 // max(1, red_max_p(self.pmax) // delta))
 
     def line(self, qlen_bytes: Ints) -> Floats:
-        """The straight line of DCQCN: 0 below kmin, pmax at kmax, 1 from there on."""
+        """Return DCQCN's marking probability: 0 to kmin, up to pmax before kmax, 1 from kmax on."""
         queue = np.asarray(qlen_bytes, dtype=np.float64)
         delta = max(1, self.kmax_bytes - self.kmin_bytes)
         ramp = self.pmax * (queue - self.kmin_bytes) / delta
         return np.where(queue < self.kmin_bytes, 0.0, np.where(queue >= self.kmax_bytes, 1.0, ramp))
 
     def share(self, qlen_bytes: Ints) -> Floats:
-        """The share of packets that RED marks while the queue stays at `qlen_bytes`."""
+        """Return the share of packets that RED marks while the queue stays at `qlen_bytes`."""
         shares = []
         for queue in np.atleast_1d(qlen_bytes).tolist():
             if queue < self.kmin_bytes:
@@ -82,7 +84,7 @@ class MarkingProbability:
         return np.array(shares)
 
     def gap_moments(self, qlen_bytes: int) -> tuple[float, float]:
-        """Mean and variance of the packets from one mark to the next, on the ramp.
+        """Return mean and variance of the gap between marks, in packets, between kmin and kmax.
 
         The gap is max(1, ceil(qR/x)) with x = queue - kmin: P(gap > g) = 1 - (x g + 1)/D.
         """
@@ -97,7 +99,7 @@ class MarkingProbability:
         return mean, square - mean**2
 
     def draw_gaps(self, qlen_bytes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
-        """Draw gaps between marks at a steady queue on the ramp, shape `shape`."""
+        """Draw gaps between marks, in packets, at a constant queue length between kmin and kmax."""
         x = qlen_bytes - self.kmin_bytes
         drawn = rng.integers(0, self.draw_range, size=shape)
         return np.maximum(1, -(-drawn // x))
@@ -105,10 +107,10 @@ class MarkingProbability:
     def marks_band(
         self, qlen_bytes: int, packets: int, confidence: float, rng: np.random.Generator
     ) -> tuple[int, int]:
-        """Return the central band of the number of marks in `packets` at a steady queue.
+        """Return the range that the number of marks lies in with probability `confidence`.
 
-        It is found by simulation. The distance to the first mark is that of a renewal process
-        observed from an arbitrary packet.
+        The marks are those among `packets` packets at a constant queue length. The range is found
+        by simulation, as quantiles of a renewal process observed from an arbitrary packet on.
         """
         if qlen_bytes <= self.kmin_bytes:
             return 0, 0
@@ -118,15 +120,15 @@ class MarkingProbability:
         draws = 2000
         maximum = int(packets / mean + 12 * np.sqrt(packets * variance / mean**3 + 1)) + 4
         gaps = self.draw_gaps(qlen_bytes, (draws, maximum + 200), rng)
-        places = np.cumsum(gaps, axis=1)
-        begin = rng.integers(0, np.maximum(1, places[:, 150:151]))
-        counts = ((places > begin) & (places <= begin + packets)).sum(axis=1)
+        marked = np.cumsum(gaps, axis=1)  # the numbers of the packets that are marked
+        begin = rng.integers(0, np.maximum(1, marked[:, 150:151]))
+        counts = ((marked > begin) & (marked <= begin + packets)).sum(axis=1)
         tail = (1 - confidence) / 2
         low, high = np.quantile(counts, [tail, 1 - tail])
         return int(np.floor(low)), int(np.ceil(high))
 
     def worst_departure(self) -> float:
-        """Largest distance of the law from the line on the ramp, as a share of pmax."""
+        """Return the largest distance from the straight line, as a share of pmax."""
         if self.pmax <= 0 or self.kmax_bytes <= self.kmin_bytes + 1:
             return 0.0
         steps = min(200, self.kmax_bytes - self.kmin_bytes)

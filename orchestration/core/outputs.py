@@ -1,4 +1,4 @@
-"""What a verb writes: never over what it reads, and whole or not at all."""
+"""The output files of a verb: they never overwrite its inputs, and are complete or not there."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ CHOOSE_ANOTHER = "choose another with -o"
 def check_outputs(
     outputs: Iterable[str | Path], inputs: Iterable[str | Path], remedy: str = CHOOSE_ANOTHER
 ) -> None:
-    """Refuse outputs that are inputs, have one in them, or are one another; nothing is written.
+    """Refuse an output that is an input, contains an input, or is the same as another output.
 
-    `outputs` are all paths that are about to be written, those derived from the user's included; a
-    folder is one that is replaced with all that it holds. A path is compared by what it leads to:
-    through links, hard links and other spellings. Inputs that do not exist are passed over. Raises
-    InputError with every such output.
+    `outputs` are all paths that are about to be written, also those derived from the user's. A
+    folder among them is one that is replaced with everything in it. Paths are compared by the file
+    that they lead to, through symbolic links, hard links and other spellings. Inputs that do not
+    exist are ignored. Nothing is written here. Raises InputError with every such output.
     """
     written: dict[object, str | Path] = {}
     problems = []
     for path in outputs:
         key = _identity(path)
         if key in written:
-            what = f"would be written twice, as {written[key]} too"
+            what = f"would be written twice: {written[key]} is the same file"
             problems.append(Problem(str(path), what, remedy))
         written[key] = path
-    there = {key: path for key, path in written.items() if os.path.exists(os.path.realpath(path))}
-    folders = [(os.path.realpath(path), path) for path in there.values() if os.path.isdir(path)]
-    if there:
+    existing = {
+        key: path for key, path in written.items() if os.path.exists(os.path.realpath(path))
+    }
+    folders = [(os.path.realpath(path), path) for path in existing.values() if os.path.isdir(path)]
+    if existing:
         for path in inputs:
             if not os.path.exists(path):
                 continue
-            if (output := there.get(_identity(path))) is not None:
+            if (output := existing.get(_identity(path))) is not None:
                 what = f"is {_named(path, output)}, which is read: it would be overwritten"
                 problems.append(Problem(str(output), what, remedy))
             problems += [
@@ -49,32 +51,32 @@ def check_outputs(
 
 
 def write_output(path: Path, data: str | bytes, remedy: str = CHOOSE_ANOTHER) -> None:
-    """Replace a file that the user named, whole: a failure leaves the former one as it was.
+    """Replace a file that the user named. After a failure, the former file is still there.
 
-    A link stays, and the file that it leads to is replaced; a device or a pipe is written to.
+    If `path` is a link, the file that it leads to is replaced. A device or a pipe is written to.
     Raises NotReadyError.
     """
     try:
-        place = os.path.realpath(path)
+        target = os.path.realpath(path)
         if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "wb") as file:
                 file.write(data.encode() if isinstance(data, str) else data)
         else:
-            write_whole(place, data)
+            write_whole(target, data)
     except OSError as error:
         raise unwritable(path, error, remedy) from error
 
 
 def _identity(path: str | Path) -> object:
-    """Return what is the same for all names of a file, there or not."""
-    place = os.path.realpath(path)  # also of new/../name, where new is a folder yet to be made
+    """Return a key that is equal for all paths of one file, whether it exists or not."""
+    target = os.path.realpath(path)  # resolves new/../name too, if the folder new is not there yet
     try:
-        found = os.stat(place)
+        status = os.stat(target)
     except OSError:
-        return place
-    if stat.S_ISCHR(found.st_mode):  # what goes to a terminal or to /dev/null replaces nothing
+        return target
+    if stat.S_ISCHR(status.st_mode):  # writing to a terminal or to /dev/null replaces nothing
         return object()
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _named(path: str | Path, output: str | Path) -> str:

@@ -1,4 +1,9 @@
-"""The parts of a testbed as pure data: devices, ports with queues, links, what switches are."""
+"""The parts of a testbed as pure data: devices, ports with queues, links, shared buffers and PFC.
+
+Priority flow control (PFC) makes a traffic class lossless: before a switch's buffer overflows, a
+port sends a pause frame to its peer, which then stops sending packets of that class. Packets still
+arrive until the peer has stopped; the buffer that is reserved for them is the headroom.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a link. `buffer_bytes` is 0 on a host: its queue belongs to the host's stack."""
+    """One end of a link.
+
+    `index` is its own index in `Testbed.ports`, `peer` that of the port at the other end, and
+    `link` the index of the link. `buffer_bytes` is 0 on a host, whose queue belongs to its network
+    stack.
+    """
 
     index: int
     device: str
@@ -54,7 +64,7 @@ class Queue:
     """The queue of one traffic class at one switch port, with the properties of its port.
 
     `klass` indexes `Testbed.classes`. `class_name` is "" on a testbed without classes, where a port
-    has one queue. `buffer_bytes` is what this queue alone may hold.
+    has one queue. `buffer_bytes` is the most that this queue may hold.
     """
 
     port: Port
@@ -64,7 +74,7 @@ class Queue:
 
     @property
     def label(self) -> str:
-        """The queue's full name: `leaf1:eth3/tcp`, or its port's name without classes."""
+        """The queue's full name: `leaf1:eth3/tcp`, or without classes that of its port."""
         return f"{self.port.label}/{self.class_name}" if self.class_name else self.port.label
 
     @property
@@ -94,7 +104,7 @@ class Queue:
 
     @property
     def rate_bps(self) -> int:
-        """The port's rate in bit/s: that of the queue while the port's other queues are empty."""
+        """The port's rate in bit/s; the queue has all of it while the other queues are empty."""
         return self.port.rate_bps
 
     @property
@@ -126,27 +136,32 @@ class LinkSpec:
 
 WatchdogAction = Literal["alert", "drop", "forward"]
 WATCHDOG_ACTIONS: tuple[WatchdogAction, ...] = ("alert", "drop", "forward")
-# SAI's SHARED_DYNAMIC_TH, which is SONiC's dynamic_th: alpha is 2^n, n from -7 to 3.
+# SONiC's dynamic_th (SAI: SHARED_DYNAMIC_TH) is n from -7 to 3, and alpha is 2^n.
 MIN_ALPHA, MAX_ALPHA = 1 / 128, 8.0
 PRIORITIES = 8
 MAX_QUANTA = 65_535
 QUANTUM_BITS = 512
 PAUSE_FRAME_BYTES = 64
-# How long a peer may take to obey, in quanta, by its rate in Gbit/s: IEEE 802.3-2018, 31B.3.7, in
-# SONiC's table for 802.1Qbb (sonic-swss, cfgmgr/buffer_headroom_barefoot.lua).
+# How long a peer may take to obey a pause frame, in quanta, by its rate in Gbit/s: IEEE 802.3-2018,
+# 31B.3.7, as in SONiC's table for 802.1Qbb (sonic-swss, cfgmgr/buffer_headroom_barefoot.lua).
 _RESPONSE_QUANTA = {10: 67, 25: 80, 40: 118, 50: 147, 100: 394, 200: 453, 400: 905}
 DEFAULT_WATCHDOG_NS = 100_000_000
 
 
 @dataclass(frozen=True)
 class SwitchSpec:
-    """The buffer that the ports of each switch share. Tuples are by traffic class.
+    """The buffer that the ports of each switch share, and its pauses and PFC watchdog.
 
-    `alpha` is the share of the free buffer that a queue, or for a class in `lossless` what came in
-    by one port, may take; with `xoff_bytes` > 0 that is the limit of lossless classes instead. A
-    port lets its peer go on when it holds `xon_offset_bytes` less than the limit. `headroom_bytes`
-    is reserved for each port and lossless class, 0 for what `headroom_bytes()` works out.
-    `priorities` are the numbers of the classes in pause frames.
+    A queue may hold `alpha` times the free buffer; `alpha` has a value for each traffic class. For
+    the classes whose indices are in `lossless`, the limit applies instead to the packets that came
+    in by one port; with `xoff_bytes` > 0, their limit is that fixed size. At the limit, the port
+    pauses its peer, and lets it continue when it holds `xon_offset_bytes` less than the limit.
+
+    `headroom_bytes` is reserved for each port and lossless class; 0 means the size that the
+    function `headroom_bytes` computes. `priorities` has the priority of each class in pause frames,
+    and `quanta` is how long a pause lasts. The watchdog reports a queue that has packets and was
+    paused for all of `detect_ns`. With the `action` drop or forward, the queue then ignores pauses
+    until none has come for `restore_ns`.
     """
 
     buffer_bytes: int
@@ -166,7 +181,10 @@ class SwitchSpec:
         return self.headroom_bytes or headroom_bytes(rate_bps, delay_ns, frame_bytes)
 
     def reserved_bytes(self, ports: Sequence[tuple[int, int]], frame_bytes: int) -> int:
-        """Return the headroom of all ports of a switch, (rate in bit/s, cable's delay in ns)."""
+        """Return the headroom of all ports of a switch.
+
+        `ports` has for each port its rate in bit/s and the delay of its cable in ns.
+        """
         return len(self.lossless) * sum(
             self.port_headroom_bytes(rate_bps, delay_ns, frame_bytes)
             for rate_bps, delay_ns in ports
@@ -174,24 +192,27 @@ class SwitchSpec:
 
 
 def response_bytes(rate_bps: int) -> int:
-    """Return what a peer sends until it obeys: the entry of the next higher rate of the table."""
-    known = [rate for rate in _RESPONSE_QUANTA if rate * 10**9 >= rate_bps]
-    quanta = _RESPONSE_QUANTA[min(known, default=max(_RESPONSE_QUANTA))]
+    """Return how many bytes a peer sends until it obeys a pause frame.
+
+    For a rate that is not in the table, it is the entry of the next higher rate.
+    """
+    rates = [rate for rate in _RESPONSE_QUANTA if rate * 10**9 >= rate_bps]
+    quanta = _RESPONSE_QUANTA[min(rates, default=max(_RESPONSE_QUANTA))]
     return quanta * QUANTUM_BITS // 8
 
 
 def headroom_bytes(rate_bps: int, delay_ns: int, frame_bytes: int) -> int:
-    """Return what may arrive after the limit is reached, of one class on one cable.
+    """Return how many bytes of one class may arrive by one cable after the limit is reached.
 
-    That is the packet that reached the limit, what comes while this port sends the packet that it
-    has begun and the pause frame, what the cable holds in both directions, what the peer sends
-    until it obeys, and the packet that it has begun by then. `frame_bytes` is the largest packet
-    with its header and framing.
+    They are: the packet that reached the limit; what arrives while this port finishes its current
+    packet and sends the pause frame; what the cable holds in both directions; what the peer sends
+    until it obeys; and the packet that the peer is sending at that time. `frame_bytes` is the
+    largest packet with its header and framing.
     """
     on_cable = -(-2 * delay_ns * rate_bps // (8 * 10**9))
     return 3 * frame_bytes + PAUSE_FRAME_BYTES + on_cable + response_bytes(rate_bps)
 
 
 def quanta_ns(quanta: int, rate_bps: int) -> int:
-    """Return how long a pause of so many quanta lasts on a line."""
+    """Return how long a pause of `quanta` lasts on a link of this rate, in ns."""
     return quanta * QUANTUM_BITS * 10**9 // rate_bps

@@ -1,9 +1,9 @@
-"""A pattern of traffic: what a campaign says of it, and the flows that it makes.
+"""Traffic patterns: the fields that a campaign gives, and the flows that the pattern makes.
 
-A kind of pattern is one file: a frozen dataclass that derives from `PatternSpec`, with its fields,
-what a campaign is told about them, and the flows. It is offered under its kind in the entry-point
-group `closloop.patterns`, or a campaign names it as `kind: file.py:Class`. Ours are in
-`traffic/patterns`.
+A kind of pattern is one file: a frozen dataclass that derives from `PatternSpec`. It has the
+pattern's fields, their descriptions for the campaign file, and the code that makes the flows. It is
+offered under its kind in the entry-point group `closloop.patterns`, or a campaign names it as
+`kind: file.py:Class`. closloop's own patterns are in `traffic/patterns`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from orchestration.core.topology import Testbed
 
 GROUP = "closloop.patterns"
 Scalar = str | int | float | bool
-# Placeholder for the number of the repeat in the names of recorded flows and actions.
+# In the names of files with recorded flows or actions, this stands for the number of the repeat.
 REPEAT = "{repeat}"
 # How patterns that offer a load draw the number and the sizes of their flows (traffic/arrivals.py).
-# Files of 0.1 have no such field: `INDEPENDENT`.
+# Trials of version 0.1 have no such field; for them it is `INDEPENDENT`.
 Draw = Literal["strata", "independent"]
 STRATA: Draw = "strata"
 INDEPENDENT: Draw = "independent"
 
-# What a field is, beyond its type: a number above 0; a share, above 0 and at most 1; how many hosts
-# send to one; a host's name; a workload's name or file; a file, which may be a repeat's own.
+# What a field is, beyond its type: a number above 0; a share, above 0 and at most 1; the number of
+# hosts that send to one; a host's name; a workload's name or file; a file, for which each repeat
+# may have its own.
 Role = Literal["", "positive", "share", "senders", "host", "workload", "file"]
-# The default of a field that a campaign has to name.
+# The default of a field that every campaign has to give.
 REQUIRED: Any = object()
 
 
 @dataclass(frozen=True)
 class DriverSpec:
-    """The driver of a pattern's flows: sockets or a program, with (name, value) options."""
+    """What sends a pattern's flows: sockets or a program, with options as (name, value) pairs."""
 
     name: str = "sockets"
     options: tuple[tuple[str, Scalar], ...] = ()
@@ -53,7 +54,7 @@ SOCKETS = DriverSpec()
 
 @dataclass(frozen=True)
 class Given:
-    """How a campaign gives a field of a pattern: see `given`."""
+    """How a campaign file gives a field of a pattern: see `given`."""
 
     about: str = ""
     role: Role = ""
@@ -64,16 +65,17 @@ class Given:
 def given(
     about: str = "", role: Role = "", *, default: Any = REQUIRED, name: str = ""
 ) -> Mapping[str, Given]:
-    """Return the metadata of a dataclass field that a campaign gives.
+    """Return the metadata for a dataclass field that a campaign file gives.
 
-    In the file, a field has its `name`, by default its own without the unit: `size` is
-    `size_bytes`, and takes 64KB. `default` is that of the file, by default the dataclass's; None is
-    a field that is left open, which becomes 0, or the trial's duration if it is `stop`.
+    `about` describes the field in messages and docs. In the file, the field is called `name`; by
+    default that is its name here without the unit: `size: 64KB` gives `size_bytes`. `default` is
+    the default in the file; if it is not given, the dataclass's default is used. None means that
+    the file may leave the field open: it then becomes 0, or for `stop` the trial's duration.
     """
     return {"given": Given(about, role, default, name)}
 
 
-# A window, which a campaign may leave out: from 0 to the trial's duration.
+# The window in which a pattern sends. By default it lasts from 0 to the trial's duration.
 START = given("when the pattern begins", default=0)
 STOP = given("when it ends; without it with the trial's duration", default=None)
 DRAW = "how many flows, and of which sizes: exactly the load, or each drawn alone"
@@ -81,22 +83,25 @@ DRAW = "how many flows, and of which sizes: exactly the load, or each drawn alon
 
 @dataclass(frozen=True)
 class Streams:
-    """The independent random streams of one pattern."""
+    """The independent random streams of one pattern: of start times, of hosts and of sizes."""
 
     times: np.random.Generator
-    places: np.random.Generator
+    hosts: np.random.Generator
     sizes: np.random.Generator
 
     @classmethod
     def spawn(cls, seed: int, pattern: int) -> Streams:
-        """Return the streams of the pattern with index `pattern` in a trial of `seed`."""
-        times, places, sizes = np.random.SeedSequence(seed, spawn_key=(pattern,)).spawn(3)
-        return cls(*(np.random.default_rng(child) for child in (times, places, sizes)))
+        """Return the streams of the pattern with index `pattern` in a trial with this seed."""
+        times, hosts, sizes = np.random.SeedSequence(seed, spawn_key=(pattern,)).spawn(3)
+        return cls(*(np.random.default_rng(child) for child in (times, hosts, sizes)))
 
 
 @dataclass(frozen=True)
 class Flows:
-    """Flows of one pattern, arrays of shape (flows,); `src` and `dst` index `Testbed.hosts`."""
+    """The flows of one pattern, as arrays of shape (flows,).
+
+    `src` and `dst` index `Testbed.hosts`. `start_ns` counts from the start of the trial.
+    """
 
     start_ns: Ints
     src: Ints
@@ -108,7 +113,8 @@ class Flows:
 class Expected:
     """The expected number of flows, and their payload in bytes.
 
-    Of replayed flows, which are in a file, this is a bound, and what they send is not known.
+    For replayed flows, which are in a file, the number is an upper bound, and the payload, which is
+    not known before the file is read, is 0.
     """
 
     flows: float
@@ -119,11 +125,12 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a campaign has around a pattern, as far as it is known and right.
+class CampaignContext:
+    """What a pattern's checks may use of the rest of the campaign.
 
-    `files` returns the paths of a file that the pattern names, one for each repeat that has its
-    own. `reported` has the files whose faults were reported, and is extended.
+    `testbed` and `duration_ns` are None if they are unknown or wrong. `files` returns the paths of
+    a file that the pattern names: one for each repeat that has its own. `reported` has the files
+    whose faults have been reported already; the checks add to it.
     """
 
     testbed: Testbed | None
@@ -134,11 +141,11 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class PatternSpec(ABC):
-    """What every pattern says of its flows. Each kind derives from this.
+    """The base class of all patterns.
 
-    `queue_class` names one of the testbed's traffic classes. "" is the first of them, or the only
-    queue of a port if there are none. A `driver` other than sockets runs on racks only.
-    `congestion_control` is "" for that of the class, or else the hosts'.
+    `queue_class` names one of the testbed's traffic classes. "" means the first class, or the only
+    queue of a port on a testbed without classes. A `driver` other than sockets runs on racks only.
+    If `congestion_control` is "", flows have that of their class, or else that of the hosts.
     """
 
     queue_class: str = ""
@@ -146,72 +153,78 @@ class PatternSpec(ABC):
     congestion_control: str = ""
 
     kind: ClassVar[str] = ""
-    # The field of a campaign's file that makes the flows many, what it does (with `{flows}` and
-    # `{memory}`), and what to do where they are too many.
+    # For the message about too many flows: the field of the campaign file that causes them, what is
+    # wrong (with `{flows}` and `{memory}`), and the remedy.
     sized_by: ClassVar[tuple[str, str, str]] = ("", "it makes {flows:,.0f} flows", "use fewer")
 
     @abstractmethod
     def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
         """Return the flows; measurement begins at `warm_up_ns`.
 
-        It is a pure function. Times, places and sizes are drawn from streams of their own, so that
-        more flows leave the others as they are. Raises InputError for a file that cannot be read.
+        This is a pure function. Times, hosts and sizes are drawn from separate streams, so that
+        adding flows does not change the others. Raises InputError for a file that cannot be read.
         """
 
     @abstractmethod
     def expected(self, testbed: Testbed) -> Expected:
-        """Return what the pattern is likely to send, without drawing it.
+        """Return the expected number of flows and their payload, without drawing them.
 
-        Raises InputError for an unknown workload, KeyError for a host that is not there.
+        Raises InputError for an unknown workload, KeyError for a host that the testbed lacks.
         """
 
     def drawing_s(self, testbed: Testbed) -> float:
-        """Return how long it takes to draw the flows on one core, beyond a time for each flow."""
+        """Return the time to draw the flows on one core, in s, beyond the time for each flow."""
         return 0.0
 
     @property
     def lasts(self) -> bool:
-        """Whether its flows send for as long as the trial lasts."""
+        """Whether its flows are long-lived: they send for as long as the trial lasts."""
         return False
 
     @property
     def label(self) -> str:
-        """The first part of the name of its flows' class."""
+        """The first part of `class_name`."""
         return plugins.short_name(self.kind)
 
     @property
     def class_name(self) -> str:
-        """The name of its flows' class: `incast/tcp/cubic` in class tcp, sent by cubic."""
+        """The name of its flows' class, such as `incast/tcp/cubic`.
+
+        It has the pattern's label, the traffic class and the congestion control, if they are named.
+        """
         return "/".join(filter(None, (self.label, self.queue_class, self.congestion_control)))
 
     def impossible(self, testbed: Testbed) -> str:
-        """Return what of this kind cannot be on the testbed, "" if nothing; see `wrong`."""
+        """Return why a pattern of this kind cannot run on the testbed, "" if it can.
+
+        `wrong` calls this after the checks that all kinds share.
+        """
         return ""
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
-        """Yield what is wrong in a campaign's fields of this kind, beyond each alone.
+    def faults(cls, fields: Mapping[str, Any], context: CampaignContext) -> Iterator[Problem]:
+        """Yield the problems of a campaign's fields in combination, or with the campaign.
 
-        `fields` has those that are right by themselves, by their names here. A problem's `where` is
-        the name of a field in the file, or "".
+        `fields` has the fields that are valid by themselves, under their names in the dataclass. A
+        problem's `where` is the name of a field in the file, or "".
         """
         yield from ()
 
     def cut(self, duration_ns: int, drain_ns: int, testbed: Testbed) -> Self:
-        """Return the pattern in a trial of this length: its window ends with the trial.
+        """Return the pattern for a trial of this length: its window ends with the trial.
 
-        Raises ValueError if it would begin too late.
+        Raises ValueError if it would begin after the trial's duration.
         """
         stop_ns = getattr(self, "stop_ns", None)
         return self if stop_ns is None else self.having(stop_ns=min(stop_ns, duration_ns))
 
     def of_repeat(self, repeat: int) -> Self:
-        """Return the pattern of a repeat, which may have files of its own."""
+        """Return the pattern of a repeat: `{repeat}` in names of files becomes its number."""
         files = {name: of_repeat(getattr(self, name), repeat) for name in self.fields("file")}
         return self.having(**files)
 
     def having(self, **values: Any) -> Self:
-        """Return the pattern with other values of some fields of its kind."""
+        """Return the pattern with some fields replaced."""
         return dataclasses.replace(self, **values) if values else self
 
     def named(self, role: Role) -> list[Any]:
@@ -221,28 +234,28 @@ class PatternSpec(ABC):
     @classmethod
     def fields(cls, role: Role) -> list[str]:
         """Return the names of the fields with a role."""
-        return [name for name, one in given_fields(cls).items() if one.role == role]
+        return [name for name, field in given_fields(cls).items() if field.role == role]
 
     def wrong(self, testbed: Testbed) -> str:
-        """Return what makes the pattern impossible on the testbed, "" if nothing does."""
+        """Return why the pattern cannot run on the testbed, as `what: remedy`; "" if it can."""
         if len(testbed.hosts) < 2:
             return f"testbed {testbed.name} has {len(testbed.hosts)} hosts: traffic needs 2 or more"
         classes = [klass.name for klass in testbed.classes]
         if self.queue_class and self.queue_class not in classes:
             known = f"its classes are {', '.join(classes)}" if classes else "it has none"
             return f"testbed {testbed.name} has no traffic class {self.queue_class!r}: {known}"
-        for name, one in given_fields(type(self)).items():
+        for name, field in given_fields(type(self)).items():
             value = getattr(self, name)
-            # what a pattern need not have is not checked where it has none
+            # a default, such as "" for no receiver, need not be valid by the field's role
             if value != getattr(type(self), name, None):
-                for each in (value or (0,)) if isinstance(value, tuple) else (value,):
-                    if problem := _wrong(name, one.role, each, testbed):
+                for item in (value or (0,)) if isinstance(value, tuple) else (value,):
+                    if problem := _wrong(name, field.role, item, testbed):
                         return problem
         return self.impossible(testbed)
 
 
 def _wrong(name: str, role: Role, value: Any, testbed: Testbed) -> str:
-    """Return what is wrong with a field's value on a testbed."""
+    """Return what is wrong with a field's value on a testbed, as `what: remedy`; "" if nothing."""
     hosts = testbed.hosts
     maximum = len(hosts) - 1
     if role == "share" and not 0 <= value <= 1:
@@ -252,8 +265,8 @@ def _wrong(name: str, role: Role, value: Any, testbed: Testbed) -> str:
     if role == "positive" and name.endswith("_ns") and value < 1:
         return f"a period of {value} ns never ends: use 1 ns or more"
     if role == "senders" and not 1 <= value <= maximum:
-        fits = f"does not fit testbed {testbed.name} of {maximum + 1} hosts: use 1 to {maximum}"
-        return f"fan-in {value} {fits}"
+        what = f"fan-in {value} does not fit testbed {testbed.name} of {maximum + 1} hosts"
+        return f"{what}: use 1 to {maximum}"
     if role == "host" and value not in hosts:
         known = f"its hosts are {hosts[0]} to {hosts[-1]}"
         return f"testbed {testbed.name} has no host {value!r}: {known}"
@@ -261,7 +274,7 @@ def _wrong(name: str, role: Role, value: Any, testbed: Testbed) -> str:
 
 
 def given_fields(kind: type[PatternSpec]) -> dict[str, Given]:
-    """Return the fields of a kind, but for those that all have, and how a campaign gives them."""
+    """Return the fields that only this kind has, and how a campaign gives each of them."""
     common = {field.name for field in dataclasses.fields(PatternSpec)}
     return {
         field.name: field.metadata.get("given", Given())
@@ -277,9 +290,9 @@ def of_repeat(name: str, repeat: int) -> str:
 
 @cache
 def pattern_class(kind: str) -> type[PatternSpec]:
-    """Return the class of a kind of pattern, by its name or as `file.py:Class`.
+    """Return the class of a kind of pattern, given its name or `file.py:Class`.
 
-    Raises PluginError if there is none.
+    Raises PluginError for an unknown kind, and for a class that is not a pattern.
     """
     if not plugins.is_file(kind) and kind not in plugins.offered(GROUP):
         what = f"no installed package has the traffic pattern {kind!r}"
@@ -287,20 +300,20 @@ def pattern_class(kind: str) -> type[PatternSpec]:
     loaded = plugins.load(kind, GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, PatternSpec)):
         remedy = "derive a frozen dataclass from closloop.PatternSpec"
-        raise plugins.PluginError(f"{kind!r} is no pattern", remedy)
+        raise plugins.PluginError(f"{kind!r} is not a traffic pattern", remedy)
     if lacks := sorted(loaded.__abstractmethods__):
         remedy = "define it, as docs/extending.md shows"
         raise plugins.PluginError(f"{kind!r} has no {' and no '.join(lacks)}", remedy)
     if loaded.kind == kind:
         return loaded
-    # a class in a file is called as the file is, and another process finds it there again
-    own: type[PatternSpec] = type(loaded.__name__, (loaded,), {"kind": kind})
-    copyreg.pickle(own, _reduced)
-    return own
+    # a class from a file has the reference as its kind, by which another process can unpickle it
+    with_kind: type[PatternSpec] = type(loaded.__name__, (loaded,), {"kind": kind})
+    copyreg.pickle(with_kind, _reduced)
+    return with_kind
 
 
 def offered_kinds() -> list[str]:
-    """Return the kinds of patterns that installed packages offer, of which ours is one."""
+    """Return the kinds of patterns that installed packages offer, closloop included."""
     return sorted(plugins.offered(GROUP))
 
 
@@ -313,10 +326,10 @@ def _made(kind: str, values: dict[str, Any]) -> PatternSpec:
 
 
 def pattern_from_json(data: Mapping[str, Any]) -> PatternSpec:
-    """Rebuild a pattern from a trial's JSON. Raises PluginError for a kind that is not there."""
+    """Rebuild a pattern from a trial's JSON. Raises PluginError for a kind that is unknown."""
     values: dict[str, Any] = dict(data)
     if "driver" in values:
         options = tuple((name, value) for name, value in values["driver"]["options"])
         values["driver"] = DriverSpec(values["driver"]["name"], options)
-    values |= {name: tuple(one) for name, one in values.items() if isinstance(one, list)}
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return _made(values.pop("kind"), values)

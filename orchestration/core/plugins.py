@@ -1,7 +1,8 @@
-"""A user's own classes by reference: `path/file.py:Name`, or the name of an entry point.
+"""Plug-ins by reference: `path/file.py:Name`, or the name of an entry point.
 
-An installed package offers a class in an entry-point group such as `closloop.tuners`. A file is
-loaded by its path, as written in the campaign file. It cannot import modules from its own folder.
+An installed package offers a class or a declaration in an entry-point group such as
+`closloop.tuners`. A file is loaded by the path that the campaign file has. It cannot import other
+modules from its own folder.
 """
 
 from __future__ import annotations
@@ -16,61 +17,62 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from orchestration.core.errors import InputError
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.problems import WrongValue, of_value
 
 Declared = TypeVar("Declared")
-# Where problems of a package are, in messages.
+# What messages name as the location of a package's problem.
 _ENTRY_POINTS = "entry points"
 
 
 class PluginError(WrongValue):
-    """A reference that leads to no class."""
+    """A reference does not lead to what it should name."""
 
 
 def is_file(reference: str) -> bool:
-    """Return whether a reference names a Python file and something in it."""
+    """Return whether a reference has the form `path/file.py:Name`."""
     return ".py:" in reference
 
 
 def file_of(reference: str) -> str:
-    """Return the file of a reference that names one."""
+    """Return the path in a reference of the form `path/file.py:Name`."""
     return reference.rpartition(":")[0]
 
 
 def short_name(reference: str) -> str:
-    """Return a short name for a reference: what it names in its file, or the reference itself."""
+    """Return the part after the file's path, or the whole reference if it names no file."""
     return reference.rpartition(":")[2] if is_file(reference) else reference
 
 
-# The entry points of a group, each `module:name` by its name.
+# By group, the entry points: `module:name` by the entry point's name.
 _OFFERED: dict[str, dict[str, str]] = {}
 
 
 def offered(group: str) -> dict[str, str]:
-    """Return the entry points of a group, each `module:name` by its name, not loaded."""
+    """Return the entry points of a group: `module:name` by name. Nothing is loaded."""
     if group not in _OFFERED:
         from importlib.metadata import entry_points
 
-        know(group, {one.name: f"{one.module}:{one.attr}" for one in entry_points(group=group)})
+        points = entry_points(group=group)
+        set_entry_points(group, {point.name: f"{point.module}:{point.attr}" for point in points})
     return _OFFERED[group]
 
 
-def know(group: str, points: dict[str, str]) -> None:
-    """Take the entry points of a group from `offered` in another process, not looking for them.
+def set_entry_points(group: str, points: dict[str, str]) -> None:
+    """Set the entry points of a group to those that `offered` returned in another process.
 
-    That takes longer than a guest takes to boot.
+    To search for them would take longer than a guest takes to boot.
     """
     _OFFERED[group] = points
 
 
 def load(reference: str, group: str) -> Any:
-    """Return what a reference names. Raises PluginError if it does not exist."""
+    """Import and return the object that a reference names. Raises PluginError if that fails."""
     if is_file(reference):
         path, _, name = reference.rpartition(":")
-        return _attribute(_module(here(str(Path(path).absolute()))), name, path)
+        return _attribute(_module(local_path(str(Path(path).absolute()))), name, path)
     if reference not in offered(group):
-        what = f"no entry point of {group} is called {reference!r}"
+        what = f"no installed package has an entry point {reference!r} in {group}"
         raise PluginError(what, "install its package")
     try:
         return resolve_name(offered(group)[reference])
@@ -80,19 +82,22 @@ def load(reference: str, group: str) -> Any:
 
 
 def load_declaration(name: str, group: str, kind: type[Declared]) -> Declared:
-    """Return what an entry point declares. Raises InputError if that is not of the kind."""
+    """Return the declaration that an entry point names.
+
+    Raises InputError if it cannot be loaded, or is not an instance of `kind`.
+    """
     try:
         declared = load(name, group)
     except PluginError as error:
         raise InputError([of_value(error, _ENTRY_POINTS)]) from error
     if not isinstance(declared, kind):
-        what = f"{name!r} of {group} is no {kind.__name__}"
+        what = f"{name!r} of {group} is not a {kind.__name__}"
         raise InputError.single(_ENTRY_POINTS, what, "correct its package")
     return declared
 
 
 def load_all(group: str) -> dict[str, Callable[[], Any]]:
-    """Return the names of a group, each with a function that loads it, as `load` does."""
+    """Return for each entry point of a group a function that loads it, as `load` does."""
     return {name: partial(load, name, group) for name in offered(group)}
 
 
@@ -120,12 +125,12 @@ def _attribute(module: Any, name: str, path: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        own = [
-            word
-            for word, value in vars(module).items()
-            if not word.startswith("_")
+        public_names = [
+            public_name
+            for public_name, value in vars(module).items()
+            if not public_name.startswith("_")
             and not isinstance(value, ModuleType)
             and (not isinstance(value, type | FunctionType) or value.__module__ == module.__name__)
         ]
-        remedy = f"it has {', '.join(own) or 'no public names'}"
+        remedy = f"it has {', '.join(public_names) or 'no public names'}"
         raise PluginError(f"{path} has no {name!r}", remedy) from None

@@ -1,4 +1,8 @@
-"""The protocols: what the session, the runner and the tuners may rely on."""
+"""The protocols between packages: backend, rig, tuner and observer.
+
+A backend runs trials. For each trial it builds a rig: a fabric that can be started, observed and
+changed. The loop reads the rig, asks the tuner for changes, applies them and informs observers.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +31,26 @@ from orchestration.core.trial import TrialSpec
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
-# (virtual time reached, end of the trial) in ns. Called now and then while a trial runs.
+# Called from time to time while a trial runs, with the time that it has reached and its end, in ns.
 Progress = Callable[[int, int], None]
 
 
 class Observer(Protocol):
-    """Is told what happens in the loop, and records it."""
+    """Records what happens in the loop, which calls its methods."""
 
     def observed(self, observation: Observation) -> None:
-        """Take one reading of the fabric."""
+        """Record one reading of the fabric."""
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Take the answer to one observation: its times, and what was read back."""
+        """Record the changes that a tuner made in response to the observation at `observed_ns`."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a rig returns after its trial: flows, hosts' samples, events, facts for the record.
 
-    `sampled_flows` has samples of all flows, if the trial asks for them; `acked` as in
-    `TrialRecord`. `facts` follow those of the backend and precede those of the loop.
+    `sampled_flows` has samples of all flows, if the trial asks for them. `acked` is that of
+    `TrialRecord`. In the trial's record, `facts` come after the backend's and before the loop's.
     """
 
     flows: FlowRecords
@@ -58,7 +62,7 @@ class Outcome:
 
 
 class Rig(Protocol):
-    """A fabric in a known state whose trial can be started, observed and changed."""
+    """A fabric in a known state, on which one trial can be started, observed and changed."""
 
     def start(self) -> None:
         """Start the traffic; the rig's clock reads 0 now."""
@@ -67,7 +71,7 @@ class Rig(Protocol):
         """Return the rig's clock: ns since `start`."""
 
     def wait_until(self, t_ns: int) -> bool:
-        """Let time pass until `t_ns`; return False once every flow has ended."""
+        """Wait until the rig's clock reads `t_ns`; return False once every flow has ended."""
 
     def observe(self) -> Observation:
         """Read the fabric once."""
@@ -75,8 +79,8 @@ class Rig(Protocol):
     def apply(self, action: Action) -> Applied:
         """Make the changes and return what the devices report afterwards.
 
-        Raises ImpossibleSetting for what is out of bounds (see `knobs.Bounds.check`), KeyError for
-        a knob that the rig does not have.
+        Raises ImpossibleSetting for values out of bounds (see `knobs.Bounds.check`), KeyError for a
+        knob that the rig does not have.
         """
 
     def install(self, programs: Sequence[Program]) -> None:
@@ -89,43 +93,42 @@ class Rig(Protocol):
         """Return the last reading of the hosts, without a new one; None before the first."""
 
     def finish(self, observer: Observer) -> Outcome:
-        """Give `observer` the remaining readings, and return the trial's outcome."""
+        """Pass the remaining readings to `observer`, and return the trial's outcome."""
 
 
 @runtime_checkable
-class ReadsAhead(Protocol):
-    """A rig that takes several readings by itself, while nobody decides."""
+class BatchReader(Protocol):
+    """A rig that can take several readings by itself, for times without a decision."""
 
     def readings(self, times_ns: range) -> tuple[Sequence[Observation], bool]:
         """Read at the first of `times_ns`, or at several of them in order.
 
-        Returns the readings, and False once every flow has ended: then nothing was read later.
+        Returns the readings, and False once every flow has ended; no reading is taken after that.
         """
 
 
 class Tuner(Protocol):
-    """Decides. One instance serves one trial. `tuners.base.BaseTuner` has the defaults.
+    """Decides how knobs are set. One instance serves one trial.
 
-    `observes` names the signals that it observes (`signals.Signal.key`), `knobs` the knobs that it
-    turns, `programs` the kinds of program that it installs on devices. A backend that lacks one of
-    them refuses the tuner before a trial.
+    A backend that lacks a signal, a knob or a kind of program that the tuner needs refuses it
+    before the trial. The base class `tuners.base.BaseTuner` has defaults for all members.
     """
 
     @property
     def observes(self) -> Collection[str]:
-        """Signals, by key."""
+        """The signals that it observes, by `signals.Signal.key`."""
 
     @property
     def knobs(self) -> Collection[str]:
-        """Knobs, by name."""
+        """The knobs that it sets, by name."""
 
     @property
     def programs(self) -> Collection[str]:
-        """Kinds of programs."""
+        """The kinds of programs that it installs on devices."""
 
     @property
     def decides(self) -> bool:
-        """False if `act` never changes anything: then it is not asked."""
+        """False if `act` never changes anything; `act` is then not called."""
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Raise ValueError, as `what: remedy`, if the tuner cannot run on `testbed`."""
@@ -134,34 +137,39 @@ class Tuner(Protocol):
         """Forget everything, and return the initial setup."""
 
     def act(self, observation: Observation) -> Action:
-        """Return the changes to make in answer to `observation`."""
+        """Return the changes to make in response to `observation`."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts about the tuner for the trial's record, JSON-ready."""
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return the tuner's training data by name; empty unless it was asked to keep some."""
+        """Return the tuner's training data by name; empty unless it was set to keep some."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a backend offers to tuners: signals, knobs, kinds of programs."""
+    """What a backend offers to tuners: signals by key, knobs by name, kinds of programs."""
 
     signals: Collection[str]
     knobs: Collection[str]
     programs: Collection[str] = ()
 
     def lacks(self, tuner: Tuner) -> list[tuple[str, str]]:
-        """Return each thing that a tuner needs and the backend lacks: its kind, and its name."""
+        """Return what a tuner needs and the backend lacks, as (signal, knob or program; name)."""
         needs = (
             ("signal", tuner.observes, self.signals),
             ("knob", tuner.knobs, self.knobs),
             ("program", tuner.programs, self.programs),
         )
-        return [(kind, name) for kind, want, have in needs for name in want if name not in have]
+        return [
+            (kind, name)
+            for kind, needed, offered in needs
+            for name in needed
+            if name not in offered
+        ]
 
 
-def _nobody(t_ns: int, end_ns: int) -> None:
+def _no_progress(t_ns: int, end_ns: int) -> None:
     pass
 
 
@@ -176,7 +184,7 @@ class TrialRun:
     testbed: Testbed
     schedule: Schedule
     folder: Path
-    progress: Progress = _nobody
+    progress: Progress = _no_progress
     tuner: Tuner | None = None
 
 
@@ -194,10 +202,10 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class TrialBundle:
-    """What trials need of this machine's cache folder ($XDG_CACHE_HOME), to run on another one.
+    """The files of this machine's cache folder that trials need in order to run elsewhere.
 
-    `files` are their paths by their names below such a folder. `variables` are environment
-    variables that name one of these files each, by its name.
+    `files` has the path of each on this machine, by its name below $XDG_CACHE_HOME. `variables` are
+    environment variables to set on the other machine; the value of each is the name of one file.
     """
 
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -206,10 +214,10 @@ class TrialBundle:
 
 @runtime_checkable
 class Bundled(Protocol):
-    """A backend whose trials take more to another machine than Python packages and their files."""
+    """A backend whose trials need more on another machine than Python packages and own files."""
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
-        """Return the memory that a trial of so many flows is planned to take at most."""
+        """Return an upper bound, for planning, of the memory of a trial with this many flows."""
 
     def bundle(self) -> TrialBundle:
-        """Return what its trials need of the cache. Raises NotReadyError without it."""
+        """Return the cached files that its trials need. Raises NotReadyError if one is missing."""

@@ -1,7 +1,8 @@
 """Problems: what is wrong, where, what to do about it, and a code that programs can act on.
 
-A problem is an object until it is shown, and this module alone shows it: `in_words` for people,
-`to_json` for programs. Whoever passes a problem on moves it with `at`, and never takes it apart.
+A problem stays an object until it is shown, and only this module turns it into text: `in_words` for
+people, `to_json` for programs. Code that passes a problem on may add its own location with `at`; it
+does not take the text apart.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from enum import Enum
 from itertools import zip_longest
 from typing import Any
 
-# More problems than these are counted, not shown.
+# Further problems are counted, not shown: in all, and of problems with the same text.
 MAX_SHOWN = 50
-_ALIKE_SHOWN = 5
+_MAX_SIMILAR_SHOWN = 5
 _ARROW = "  -> "
 
 
 class Code(Enum):
-    """The kinds of problems; the values are stable. `about` is a sentence on each."""
+    """The kinds of problems. The values are stable; `about` is a sentence about each."""
 
     about: str
 
     def __new__(cls, value: str, about: str) -> Code:
-        """Return a member with its sentence."""
+        """Create a member from its value and the sentence about it."""
         code = object.__new__(cls)
         code._value_ = value
         code.about = about
@@ -50,15 +51,18 @@ class Code(Enum):
     DEVICE_GONE = "device-gone", "A device's connection is lost, or it does not answer in time."
     LOGIN_REFUSED = "login-refused", "A device refuses the login, or its host key is unknown."
     POLICY_REFUSED = "policy-refused", "A congestion control does not compile, or is refused."
-    TRIAL_FAILED = "trial-failed", "A trial failed while it ran; the others go on."
-    INTERRUPTED = "interrupted", "The run was interrupted; the same command goes on with it."
+    TRIAL_FAILED = "trial-failed", "A trial failed while it ran; the others continue."
+    INTERRUPTED = "interrupted", "The run was interrupted; the same command continues it."
     USAGE = "usage", "The command line is not one of the verb's."
     INTERNAL = "internal", "A fault of closloop itself."
 
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing wrong. `where` is `file:line` of a YAML file, else a file, device or option."""
+    """Something wrong.
+
+    `where` is `file:line` of a text file, or else a file, a device or an option; it may be "".
+    """
 
     where: str
     what: str
@@ -72,41 +76,41 @@ class Problem:
 
     @property
     def line(self) -> str:
-        """All on one line, as one of several in a sentence."""
+        """All on one line, with the remedy in brackets, to be one of several in a sentence."""
         return f"{self.text} ({self.remedy})" if self.remedy else self.text
 
     @property
     def in_one_sentence(self) -> str:
-        """What is wrong and, after a colon, the remedy: what `of_text` reads."""
+        """What is wrong and, after a colon, the remedy. `of_text` reads this form."""
         return f"{self.text}: {self.remedy}"
 
     def __str__(self) -> str:
         return in_words([self])
 
     def at(self, where: str) -> Problem:
-        """Return it as a problem of `where`, which has it from where it was found."""
+        """Return the problem with the location `where`; its former location joins the text."""
         return replace(self, where=where, what=self.text)
 
     def with_end(self, end: str, more: str = "") -> Problem:
-        """Return it with an end to what is wrong, and with more to the remedy."""
+        """Return the problem with texts appended to what is wrong and to the remedy."""
         return replace(self, what=f"{self.what}{end}", remedy=f"{self.remedy}{more}")
 
     def relocated(self, where: str) -> Problem:
-        """Return it as a problem of `where`, whatever it was of before."""
+        """Return the problem with the location `where` in place of its former one."""
         return replace(self, where=where)
 
     @property
     def parts(self) -> tuple[str, str, Code]:
-        """What is wrong and where, the remedy, and the code: for a problem of another place."""
+        """The text with the location, the remedy and the code, for a problem elsewhere."""
         return self.text, self.remedy, self.code
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
+        """Return the problem as JSON-ready data."""
         return {**vars(self), "code": self.code.value}
 
 
 class WrongValue(ValueError):  # noqa: N818 (names what is so)
-    """A value is wrong: what, and the remedy. Whoever knows where it stands makes it a problem."""
+    """A value is wrong. Its `problem` has no location yet: a caller that knows it adds it."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
@@ -114,72 +118,79 @@ class WrongValue(ValueError):  # noqa: N818 (names what is so)
 
 
 def of_value(error: ValueError, where: str = "", otherwise: str = "") -> Problem:
-    """Return the problem of a value; `otherwise` is the remedy if the error has none.
+    """Return the problem of a wrong value; `otherwise` is the remedy if the error has none.
 
-    In a ValueError that is no `WrongValue` the remedy stands after the last colon, as the value,
-    which may have colons, stands before it.
+    In the text of a ValueError that is not a `WrongValue`, the remedy follows the last colon. It is
+    the last, because the value, which comes before it, may contain colons.
     """
     if isinstance(error, WrongValue):
-        found = error.problem.relocated(where)
+        problem = error.problem.relocated(where)
     else:
         what, _, remedy = str(error).rpartition(": ")
-        found = Problem(where, what or remedy, remedy if what else "", Code.WRONG_VALUE)
-    return found if found.remedy else replace(found, remedy=otherwise)
+        problem = Problem(where, what or remedy, remedy if what else "", Code.WRONG_VALUE)
+    return problem if problem.remedy else replace(problem, remedy=otherwise)
 
 
 def of_text(text: str, where: str = "") -> Problem:
-    """Return the problem of a sentence `what: remedy`, as a tuner or a driver says it."""
+    """Return the problem that a tuner or a driver describes as `what: remedy`."""
     what, _, remedy = text.partition(": ")
     return Problem(where, what, remedy, Code.WRONG_VALUE)
 
 
 def unexpected(error: BaseException, remedy: str = "") -> Problem:
-    """Return the problem of an error that nobody raised on purpose."""
+    """Return the problem for an exception that was not raised on purpose."""
     return Problem("", f"unexpected {type(error).__name__}: {error}", remedy, Code.INTERNAL)
 
 
-def told(problems: Iterable[Problem], key: str = "message") -> dict[str, str]:
-    """Return problems as two texts, as the journal and messages between processes have them."""
-    every = list(problems)
-    remedies = dict.fromkeys(one.remedy for one in every if one.remedy)
-    return {key: "\n".join(one.text for one in every), "remedy": "; ".join(remedies)}
+def message_and_remedy(problems: Iterable[Problem], key: str = "message") -> dict[str, str]:
+    """Return problems as two texts, for the journal and for messages between processes.
+
+    The texts of the problems are lines under `key`; their remedies, each once, are under "remedy".
+    """
+    all_problems = list(problems)
+    remedies = dict.fromkeys(problem.remedy for problem in all_problems if problem.remedy)
+    return {
+        key: "\n".join(problem.text for problem in all_problems),
+        "remedy": "; ".join(remedies),
+    }
 
 
 def in_words(problems: Iterable[Problem], width: int | None = None) -> str:
-    """Return problems as text: each with its remedy, said once for several in a row.
+    """Return problems as text; a remedy that several in a row share is shown once, after them.
 
-    With a `width`, lines are wrapped at blanks: nothing is cut. Of problems alike, and of all, the
-    first ones are shown and the others counted.
+    With a `width`, lines are wrapped between words, and nothing is cut. At most `MAX_SHOWN`
+    problems are shown, and fewer of those that differ only in the folder; the others are counted.
     """
-    every = _without_the_alike(problems)
+    shown = _without_similar(problems)
     lines: list[str] = []
-    for one, later in zip_longest(every[:MAX_SHOWN], every[1:MAX_SHOWN]):
-        lines += wrapped(one.text, width)
-        if one.remedy and not (later and later.remedy == one.remedy):
-            lines += wrapped(one.remedy, width, _ARROW)
-    if len(every) > MAX_SHOWN:
-        lines.append(f"and {len(every) - MAX_SHOWN} more problems: correct these first")
+    for problem, following in zip_longest(shown[:MAX_SHOWN], shown[1:MAX_SHOWN]):
+        lines += wrapped(problem.text, width)
+        if problem.remedy and not (following and following.remedy == problem.remedy):
+            lines += wrapped(problem.remedy, width, _ARROW)
+    if len(shown) > MAX_SHOWN:
+        lines.append(f"and {len(shown) - MAX_SHOWN} more problems: correct these first")
     return "\n".join(lines)
 
 
-def _without_the_alike(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the first problems of each kind; the last of them says how many more there are."""
-    kinds: dict[tuple[str, ...], list[Problem]] = {}
-    for one in problems:
-        folder, _, name = one.where.rpartition("/")
-        # libraries repeat the path, and remedies name the folder
-        texts = [text.replace(folder, "") if folder else text for text in (one.what, one.remedy)]
-        kinds.setdefault((name, *texts), []).append(one)
+def _without_similar(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the first of the problems that differ only in the folder, and count the others."""
+    groups: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        folder, _, name = problem.where.rpartition("/")
+        # libraries repeat the path in their messages, and remedies may name the folder
+        texts = (problem.what, problem.remedy)
+        key = (name, *(text.replace(folder, "") if folder else text for text in texts))
+        groups.setdefault(key, []).append(problem)
     shown = []
-    for alike in kinds.values():
-        shown += alike[:_ALIKE_SHOWN]
-        if (more := len(alike) - _ALIKE_SHOWN) > 0:
+    for similar in groups.values():
+        shown += similar[:_MAX_SIMILAR_SHOWN]
+        if (more := len(similar) - _MAX_SIMILAR_SHOWN) > 0:
             shown[-1] = shown[-1].relocated(f"{shown[-1].where} (and {more} more like it)")
     return shown
 
 
 def wrapped(text: str, width: int | None, mark: str = "") -> list[str]:
-    """Return the lines of a text, wrapped between words; `mark` begins the first of them."""
+    """Return the lines of a text, wrapped between words; the first line begins with `mark`."""
     lines = text.split("\n")
     if width is not None:
         fill = textwrap.TextWrapper(
@@ -193,13 +204,13 @@ def wrapped(text: str, width: int | None, mark: str = "") -> list[str]:
 
 
 def to_json(problems: Sequence[Problem], exit_code: int) -> dict[str, Any]:
-    """Return what a verb with `--json` prints when it fails."""
+    """Return the data that a verb with `--json` prints when it fails."""
     return {"exit_code": exit_code, "problems": [problem.to_json() for problem in problems]}
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `did you mean 'x'? ` for the known word nearest to `word`, "" if none is near."""
-    from difflib import get_close_matches  # guests never misspell
+    from difflib import get_close_matches  # guests never need it
 
     near = get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
@@ -213,9 +224,9 @@ def unknown(
     use: str = "use one of ",
     end: str = "",
 ) -> Problem:
-    """Return the problem of a name that is none of the `known` ones.
+    """Return the problem of a name that is not among the `known` ones.
 
-    The remedy names the nearest of them and then, between `use` and `end`, all.
+    The remedy names the nearest known name and then, between `use` and `end`, all of them.
     """
     names = list(known)
     remedy = f"{suggest(name, names)}{use}{', '.join(names) or 'none'}{end}"

@@ -1,4 +1,4 @@
-"""What made a result: versions and commit of our code, or what an import knows of its run."""
+"""What produced a result: versions and commit of the code, or the settings of an imported run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Return the versions (name -> version) of everything that can change a trial's result.
+    """Return the version, by name, of everything that can change a trial's result.
 
-    `commit` exists only in a git checkout; `+changes` is appended when tracked files differ from
-    it.
+    `commit` exists only in a git checkout; it ends with `+changes` if tracked files differ from it.
     """
-    found = {"closloop": _installed("closloop"), "python": platform.python_version()}
-    found |= {name: _installed(name) for name in ("numpy", "pyarrow")}
-    found["host_kernel"] = platform.release()
+    by_name = {"closloop": _installed("closloop"), "python": platform.python_version()}
+    by_name |= {name: _installed(name) for name in ("numpy", "pyarrow")}
+    by_name["host_kernel"] = platform.release()
     commit = _commit(_ROOT)
-    return {**found, "commit": commit} if commit else found
+    return {**by_name, "commit": commit} if commit else by_name
 
 
 def _installed(distribution: str) -> str:
@@ -56,18 +55,18 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 HPCC_FORMAT = "HPCC ns-3"
-# In the spec of an import, for the hosts' congestion control; the facts have the real one.
+# The hosts' congestion control in the spec of an imported trial; its facts have the real one.
 IMPORTED_CONTROL = "imported"
-# The fact with the congestion control, and its value where no file has it.
+# The fact that names the congestion control, and its value if no imported file names it.
 CONGESTION_CONTROL, UNKNOWN_CONTROL = "congestion_control", "unknown"
 
 
 def import_settings(facts: Mapping[str, Any], buffer_bytes: int) -> dict[str, str]:
-    """Return the settings of an imported run that its spec and testbed do not hold: name -> words.
+    """Return, by name and in words, the settings of an imported run that its spec does not have.
 
-    They decide its results, and stand in `facts["imported"]["settings"]` of its trials.
-    For a folder of 0.2 they are what every run of that simulator has, with a switch's buffer of
-    `buffer_bytes`.
+    Results depend on them too. They are in `facts["imported"]["settings"]` of the run's trials.
+    Folders that version 0.2 imported lack that entry; for these, the settings are those of every
+    run of HPCC's simulator, with a switch buffer of `buffer_bytes`.
     """
     imported = facts.get("imported")
     if not isinstance(imported, Mapping):
@@ -87,7 +86,7 @@ def import_settings(facts: Mapping[str, Any], buffer_bytes: int) -> dict[str, st
 
 
 def shared_buffer_words(buffer_bytes: int) -> str:
-    """Return the words about a switch's buffer that its ports share."""
+    """Return the size of a switch's shared buffer in words."""
     mib, rest = divmod(buffer_bytes, 2**20)
     size = format_size(buffer_bytes) if rest else f"{mib}MiB"
     return f"a buffer of {size} that a switch's ports share"

@@ -1,9 +1,8 @@
 """What a trial observes and leaves behind, as NumPy arrays.
 
-Which signals and knobs there are is declared in `signals` and `knobs`. Per-queue arrays are in the
-order of `Testbed.queues`. Times are ns of the rig's clock since the trial's start.
-A count or size that a device does not offer is `MISSING`. So is a sample for which the device had
-no new value.
+Signals and knobs are declared in the modules `signals` and `knobs`. Per-queue arrays are in the
+order of `Testbed.queues`. Times are ns of the rig's clock since the trial's start. A count or size
+that a device does not offer is `MISSING`. So is a sample for which the device had no new value.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MISSING = -1
-# The fact that says up to how many ns late shapers make up for waking up.
+# The fact with the time, in ns, up to which shapers compensate for being woken late.
 SHAPERS_LATE = "shapers_late_ns"
-# The fact that names the signals that a tuner observed and nobody measured.
+# The fact that names the signals that a tuner observes but that were not measured.
 UNMEASURED = "unmeasured"
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every flow of a trial before it starts, sorted by start; all arrays of shape (flows,).
+    """Every flow of a trial, known before it starts, sorted by start; arrays of shape (flows,).
 
-    `src` and `dst` index `Testbed.hosts`; `klass` indexes `classes` (the pattern that made it).
+    `src` and `dst` index `Testbed.hosts`. `klass` indexes `classes`, which has a name for each
+    traffic pattern of the trial.
     """
 
     start_ns: Ints
@@ -55,7 +55,7 @@ class Schedule:
 
 
 class Columns:
-    """Base of records with named arrays in `values`, which are read as items or as attributes."""
+    """Base of records with named arrays in `values`, readable as items and as attributes."""
 
     values: Mapping[str, NDArray[Any]]
 
@@ -74,12 +74,13 @@ class Observation(Columns):
     """One reading of a fabric: an array per signal, with an entry per target of its scope.
 
     `values` has the signals that the backend offers and the tuner observes, by `Signal.key`.
-    `settings` has the knobs' settings, by knob and column. `t_ns` is when the reading began;
-    `age_ns` (queues,) is the age of each queue's numbers, -1 where it is unknown. `taken_ns` is
-    when they were taken, if that is not `t_ns`: switches that poll on their own show the same
-    numbers until the next poll. `taken_by` has the times of signals that are polled on their own.
-    With `took_ns`, numbers are of a moment within so long after `taken_ns`, MISSING where that is
-    not known.
+    `settings` has the knobs' settings, by knob and column. `t_ns` is when the reading began, and
+    `age_ns` (queues,) the age of each queue's values, -1 where it is unknown.
+
+    `taken_ns` (queues,) is when the values were measured, if that is not `t_ns`: a switch that
+    polls its counters by itself shows the same values until its next poll. `taken_by` has such
+    times, by signal, for signals with a poll of their own. If `took_ns` (queues,) is given, values
+    were measured between `taken_ns` and `taken_ns + took_ns`; it is MISSING where that is unknown.
     """
 
     t_ns: int
@@ -91,7 +92,7 @@ class Observation(Columns):
     took_ns: Ints | None = None
 
     def get(self, key: str) -> NDArray[Any] | None:
-        """Return a signal's array, None if it is not there."""
+        """Return the array of the signal with this key, None if there is none."""
         return self.values.get(key)
 
     def with_values(self, **values: NDArray[Any]) -> Observation:
@@ -112,7 +113,7 @@ class Change(Columns):
     values: Mapping[str, NDArray[Any]]
 
     def at(self, rows: NDArray[Any]) -> Change:
-        """Return the change with some rows only, chosen by index or by mask."""
+        """Return the change for some of its targets only, chosen by index or by mask."""
         values = {name: array[rows] for name, array in self.values.items()}
         return Change(self.knob, self.targets[rows], values)
 
@@ -123,9 +124,10 @@ Action = tuple[Change, ...]
 
 @dataclass(frozen=True)
 class Program:
-    """A program that runs on devices, such as a NIC's policy. It is tuned later through knobs.
+    """A program that runs on devices, such as the congestion control of a NIC.
 
-    `targets` index the program's scope; `kind` defines the meaning of `code`.
+    `targets` index the devices, and `kind` defines the meaning of `code`. While the program runs,
+    it is tuned through knobs.
     """
 
     kind: str
@@ -144,7 +146,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Applied:
-    """What the devices reported after an action, change by change, at `t_ns`."""
+    """The settings that devices reported at `t_ns`, after an action: one change for each knob."""
 
     t_ns: int
     changes: tuple[Change, ...] = ()
@@ -152,10 +154,10 @@ class Applied:
 
 @dataclass(frozen=True)
 class FlowRecords:
-    """Outcome of each flow of the schedule, shapes (flows,). `end_ns` is -1 if not done.
+    """Outcome of each flow of the schedule, shapes (flows,). `end_ns` is -1 for unfinished flows.
 
-    `sent_ns` is when the driver handed the flow's first byte to TCP. Its difference from the
-    scheduled start is the generator's lateness.
+    `sent_ns` is when the driver gave the flow's first byte to TCP. Its difference from the
+    scheduled start is the generator's lateness. `status` is one of `orchestration.core.status`.
     """
 
     sent_ns: Ints
@@ -176,18 +178,18 @@ class Samples(Columns):
 
     def upto(self, rows: int) -> Samples:
         """Return the first `rows` samples."""
-        return Samples(self.t_ns[:rows], {name: one[:rows] for name, one in self.values.items()})
+        return Samples(self.t_ns[:rows], {name: rs[:rows] for name, rs in self.values.items()})
 
     @classmethod
     def of(cls, scope: Scope, t_ns: Ints, *columns: NDArray[Any], targets: int = 0) -> Samples:
-        """Return samples from columns, given in the order of their declarations.
+        """Return samples from columns, given in the order in which the signals are declared.
 
         Columns that are not given are `MISSING`. They have the shape of the first column, or
-        (samples, targets) if there is none.
+        (samples, targets) if none is given.
         """
         shape = columns[0].shape if columns else (len(t_ns), targets)
         signals = recorded(scope)
-        absent = (np.full(shape, MISSING, dtype=one.dtype) for one in signals[len(columns) :])
+        absent = (np.full(shape, MISSING, dtype=signal.dtype) for signal in signals[len(columns) :])
         names = [signal.name for signal in signals]
         return cls(t_ns, dict(zip(names, [*columns, *absent], strict=True)))
 
@@ -228,12 +230,12 @@ class Event:
 class TrialRecord:
     """All that a backend returns of one trial. `facts` is JSON-ready: kernel, settings, checks.
 
-    `samples` has the recorded signals by scope, `changes` the changes by knob. `trace` is the
-    tuner's training data (see `Tuner.trace`). `taken` has the moments before and after which no
-    queue's numbers were taken, two arrays (samples, queues), if they are known. `acked` has the
-    payload of all flows that was acknowledged around the ends of the measured time: `acked_bytes`
-    (readings, flows), MISSING for a flow without such a count; None if no flow has one. None of the
-    three is part of a run folder.
+    `samples` has the recorded signals by scope, `changes` the changes by knob. Three fields are not
+    written to run folders: `trace` is the tuner's training data (see `Tuner.trace`). `taken` has
+    the earliest and the latest time at which each queue's values may have been measured, two arrays
+    (samples, queues), None if they are unknown. `acked` has the acknowledged payload of each flow
+    around the two ends of the measured time: `acked_bytes` (readings, flows), MISSING for a flow
+    without such a count; it is None if no flow has one.
     """
 
     flows: FlowRecords

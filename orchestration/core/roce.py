@@ -1,6 +1,6 @@
-"""What a RoCE NIC needs to be told: packets, acknowledgements, and DCQCN's parameters.
+"""The settings of a RoCE NIC: packets, acknowledgements, and the parameters of DCQCN.
 
-Parameters have the names of mlx5 NICs in MLNX_OFED and mlxconfig.
+The parameters have the names that NVIDIA's mlx5 NICs give them in MLNX_OFED and mlxconfig.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestration.core.records import Ints
 
 @dataclass(frozen=True)
 class DcqcnParameter:
-    """A parameter of DCQCN as mlx5 NICs have it: default, unit, least and largest value."""
+    """A parameter of DCQCN in mlx5 NICs; `minimum` and `maximum` are included."""
 
     default: int
     unit: str
@@ -31,9 +31,9 @@ class DcqcnParameter:
 
 
 _U32 = 2**32 - 1
-# In the order of policy_dcqcn.c, whose last one is followed by that of the receiver. Defaults and
-# bounds are those of NVIDIA's "DCQCN CC Parameters" (DOCA 3.4) and of mlxconfig's help; where
-# neither has a bound, the width of the register (linux/mlx5/mlx5_ifc.h).
+# The parameters of policy_dcqcn.c, in its order, and then that of the receiver. Defaults and bounds
+# are those of NVIDIA's "DCQCN CC Parameters" (DOCA 3.4) and of mlxconfig's help. If neither has a
+# bound, it is the width of the register (linux/mlx5/mlx5_ifc.h).
 DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
     "rpg_time_reset": DcqcnParameter(300, "us", 1, 131_071, "time between two increases by time"),
     "rpg_byte_reset": DcqcnParameter(
@@ -45,8 +45,10 @@ DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
     "rpg_ai_rate": DcqcnParameter(5, "Mbps", 1, _U32, "additive increase of the target rate"),
     "rpg_hai_rate": DcqcnParameter(50, "Mbps", 1, _U32, "hyper-active increase of the target rate"),
     "rpg_gd": DcqcnParameter(11, "log2", 0, 15, "a rate is cut by alpha / 2^rpg_gd of it"),
-    "rpg_min_dec_fac": DcqcnParameter(50, "%", 1, 100, "least that a cut leaves of a rate"),
-    "rpg_min_rate": DcqcnParameter(1, "Mbps", 1, _U32, "least rate of a flow"),
+    "rpg_min_dec_fac": DcqcnParameter(
+        50, "%", 1, 100, "smallest share of a rate that a cut leaves"
+    ),
+    "rpg_min_rate": DcqcnParameter(1, "Mbps", 1, _U32, "smallest rate of a flow"),
     "rpg_max_rate": DcqcnParameter(
         0, "Mbps, 0 is line rate", 0, _U32, "largest rate of a flow that is not below it"
     ),
@@ -70,16 +72,16 @@ DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
         "a cut sets the target rate to the rate before it, also if that was last raised by time",
     ),
     "min_time_between_cnps": DcqcnParameter(
-        4, "us", 0, _U32, "least time between two CNPs of a flow, which its receiver sends"
+        4, "us", 0, _U32, "shortest time between two CNPs of a flow, which its receiver sends"
     ),
 }
-MLX5 = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
-# Of the receiver; the other parameters are those of the sender's congestion control.
+MLX5_DEFAULTS = {name: parameter.default for name, parameter in DCQCN_PARAMETERS.items()}
+# This is the receiver's parameter; the others are those of the sender's congestion control.
 CNP_INTERVAL = "min_time_between_cnps"
-# Sets of DCQCN's parameters (orchestration/datapath/policy_dcqcn.py).
+# Names of two sets of DCQCN's parameters (orchestration/datapath/policy_dcqcn.py): those of HPCC's
+# simulator, and those that closloop 0.2 called `hpcc`. The older set has RATE_AI, RATE_HAI and
+# MIN_RATE from the example in the simulator's mix/config_doc.txt instead of its run.py.
 HPCC, FORMER_HPCC = "hpcc", "hpcc-0.2"
-# What closloop 0.2 called `hpcc`: RATE_AI, RATE_HAI and MIN_RATE are those of the example in that
-# repository's mix/config_doc.txt, in place of run.py's.
 FORMER_HPCC_RATES = {"rpg_ai_rate": 50, "rpg_hai_rate": 100, "rpg_min_rate": 100}
 
 
@@ -100,7 +102,7 @@ UDP_PORT = 4791
 
 
 def udp_source(flows: Ints) -> Ints:
-    """Return the UDP source ports of flows, by which equal-cost paths tell them apart."""
+    """Return the UDP source port of each flow number; ECMP distinguishes flows by it."""
     return 0xC000 | (flows * 0x9E37 & 0x3FFF)
 
 
@@ -108,27 +110,30 @@ Recovery = Literal["go-back-n", "selective-repeat"]
 # What happens to events while a policy decides, by their numbers in datapath/roce.h.
 Decisions = Literal["pipelined", "blocking", "serial"]
 DECISIONS: tuple[Decisions, ...] = ("pipelined", "blocking", "serial")
-# A window as large as the bytes that the longest path holds: Mittal et al., "Revisiting Network
+# A window of the bandwidth-delay product of the longest path: Mittal et al., "Revisiting Network
 # Support for RDMA", SIGCOMM 2018, section 3.2.
 BDP_WINDOW = -1
 
 
 @dataclass(frozen=True)
 class RoceSpec:
-    """The hosts' RoCE NICs. A window of 0 is none, `BDP_WINDOW` that of the longest path.
+    """The settings of the hosts' RoCE NICs.
 
-    `dcqcn` are parameters as (name, value), mlx5's defaults in place of any left out.
-    A sender without progress for `timeout_ns` sends again what is not acknowledged. With
-    `rtt_probe_interval_ns` above 0, a flow that sends probes its path that often.
+    A window of 0 means that there is none, `BDP_WINDOW` that it is the bandwidth-delay product of
+    the longest path. A sender whose flow makes no progress for `timeout_ns` sends again what is not
+    acknowledged. With `rtt_probe_interval_ns` above 0, a sending flow measures the round-trip time
+    with probes at that interval.
 
-    Another `control` than DCQCN has its parameters in `values`, its defaults in place of any left
-    out. One that is loaded into the NICs has all of them, in the order of its `program`, which is
-    that file; those of a program without a declaration go by their numbers. `telemetry` says
-    whether it asks for that.
+    `dcqcn` has parameters of DCQCN as (name, value) pairs; mlx5's defaults apply to the others. For
+    another congestion control, `control`, they are in `values`. A congestion control that is loaded
+    into the NICs has the path of its file in `program`, and all parameters in `values`, in that
+    file's order; a program without a declaration has numbers as their names. `telemetry` says
+    whether it needs HPCC's telemetry in packets.
 
-    A change of a flow's rate or window takes effect `decision_latency_ns` after the event that it
-    answers. Meanwhile further events are heard (`pipelined`), or those of the flow (`blocking`) or
-    of all flows of the NIC (`serial`) are ignored: Fuhrer et al., HPSR 2023, tables I and II.
+    A change of a flow's rate or window takes effect `decision_latency_ns` after the event that
+    caused it. Meanwhile further events are handled (`pipelined`), or events of the same flow
+    (`blocking`) or of all flows of the NIC (`serial`) are ignored: Fuhrer et al., HPSR 2023, tables
+    I and II.
     """
 
     payload_bytes: int = 1024
@@ -146,17 +151,17 @@ class RoceSpec:
     decisions: Decisions = "pipelined"
 
     def packets(self, size_bytes: int) -> int:
-        """Return the packets of a message."""
+        """Return the number of packets of a message."""
         return max(1, -(-size_bytes // self.payload_bytes))
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Return every parameter of DCQCN, by name."""
-        return {**MLX5, **dict(self.dcqcn)}
+        """All parameters of DCQCN, by name, with defaults for those that are not set."""
+        return {**MLX5_DEFAULTS, **dict(self.dcqcn)}
 
     @property
     def control_values(self) -> dict[str, int]:
-        """Return every parameter of the control, by name, in the order of its C source."""
+        """All parameters of the congestion control, by name, in the order of its C source."""
         given = dict(self.values)
         if self.program:
             return given
@@ -168,7 +173,7 @@ class RoceSpec:
         }
 
     def policy(self, base_rtt_ns: Callable[[], int]) -> NicPolicy:
-        """Return what the NICs are given, on a testbed with that base round trip."""
+        """Return the congestion control as NICs get it, on a testbed with this base RTT."""
         values = self.control_values
         if self.control == PROGRAM:
             return NicPolicy(tuple(values.values()))
@@ -181,12 +186,12 @@ class RoceSpec:
 
     @property
     def telemetry_bytes(self) -> int:
-        """What telemetry adds to each packet of data and each acknowledgement."""
+        """The size of telemetry in each data packet and each acknowledgement."""
         return TELEMETRY_BYTES if self.control == "hpcc" or self.telemetry else 0
 
 
 _COMMENT = re.compile(r"#.*")
-# The set's name as a value; the congestion control HPCC has the same.
+# Finds the name of the set in a scenario, but not the congestion control of the same name.
 _NAMED = re.compile(rf"(?<!congestion_control: )(?<![\w.-]){HPCC}(?![\w.-])")
 
 FORMER_HPCC_TEXT = (
@@ -196,7 +201,10 @@ FORMER_HPCC_TEXT = (
 
 
 def trained_under_former_hpcc(card: Mapping[str, object]) -> bool:
-    """Return whether a network's card says that it was trained under what is `hpcc-0.2` now."""
+    """Return whether a model card shows that its network was trained under `hpcc-0.2`.
+
+    Cards of closloop before 0.3 call that set `hpcc`.
+    """
     versions, scenario = card.get("versions"), card.get("scenario")
     if not isinstance(versions, Mapping) or not isinstance(scenario, str):
         return False

@@ -1,9 +1,9 @@
 """Signals: everything that is measured, declared once.
 
-A signal has a name, a scope (what is measured), a unit and a kind. Recorder, tables, spool,
-InfluxDB fields, metrics, live view, environments and docs are derived from these declarations. To
-add a counter, declare it here and read it in each backend that has it. In the other backends it is
-recorded as missing.
+A signal has a name, a scope (at which kind of target it is measured), a unit and a kind. The
+recorder, tables, the spool, InfluxDB fields, metrics, the live view, environments and docs are
+derived from these declarations. To add a counter, declare it here and read it in each backend that
+has it. The other backends record it as missing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 # The kind of target at which a signal is measured or a knob is set.
-# A "priority" is a lossless traffic class at a switch port, a "pair" an edge switch and another
-# that it has traffic for.
+# A "priority" is a lossless traffic class at a switch port. A "pair" is an ordered pair of edge
+# switches: the traffic matrix has an entry for each.
 Scope = Literal["queue", "priority", "switch", "host", "flow", "pair"]
-# The table that has a scope's samples, and the columns that name a row's target in any table.
+# For each scope, the table of its samples.
 TABLE_OF: dict[Scope, str] = {
     "queue": "ports",
     "priority": "pauses",
@@ -28,10 +28,13 @@ TABLE_OF: dict[Scope, str] = {
     "flow": "flow_samples",
     "pair": "pairs",
 }
-# Scopes that a trial may lack: those of switches with a shared buffer.
+# Scopes without samples in some trials: their signals need switches with a shared buffer, or ones
+# that choose paths.
 OPTIONAL_SCOPES: tuple[Scope, ...] = ("priority", "switch")
-# Read by the rig itself, at the campaign's `flow_sample_period`, and in a trial's folder only.
+# The rig itself reads flows, every `flow_sample_period` of the campaign; their samples are in the
+# trial's folder only.
 FLOW_SCOPE: Scope = "flow"
+# For each scope, the columns that name the target of a row in any table.
 TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
     "queue": ("device", "port", "queue"),
     "priority": ("device", "port", "queue"),
@@ -43,7 +46,7 @@ TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
 
 
 # What a trial must have for a signal to be measured: RoCE NICs, switches that choose paths, buffers
-# that a switch's ports share, or lossless classes among them.
+# that a switch's ports share, or lossless traffic classes ("pfc").
 Need = Literal["", "roce", "load-balancing", "shared-buffer", "pfc"]
 
 
@@ -51,11 +54,12 @@ Need = Literal["", "roce", "load-balancing", "shared-buffer", "pfc"]
 class Signal:
     """Something that is measured.
 
-    A cumulative signal counts from the start of the fabric. Any other is the value at the moment of
-    reading. A `recorded` signal is kept for every sample, in tables, sinks and live views; others
-    are for tuners only. Recorded signals are integers, never below 0; -1 means missing. An
-    `on_demand` signal is read only if a tuner observes it. `since` is the version of its table that
-    added its column: older files lack it. Only trials with what it `needs` have it.
+    A `cumulative` signal counts from the start of the fabric; any other is the value at the moment
+    of reading. A `recorded` signal is kept for every sample, in tables, sinks and live views; the
+    others are for tuners only. Recorded signals are integers of at least 0; -1 means missing. An
+    `on_demand` signal is read only if a tuner observes it. `since` is the version of the table in
+    which the signal's column was added; older files lack it. `needs` is what a trial must have for
+    the signal to be measured, "" for nothing.
     """
 
     name: str
@@ -71,16 +75,16 @@ class Signal:
 
     def __post_init__(self) -> None:
         if self.recorded and self.dtype != "int64":
-            raise ValueError(f"signal {self.name!r} is recorded and not a whole number")
+            raise ValueError(f"signal {self.name!r} is recorded, so its dtype has to be int64")
 
     @property
     def key(self) -> str:
-        """Its name in observations and tuners: preceded by its scope, unless that is queue."""
+        """Its name in observations and tuners: `host.cnps`; without the scope if that is queue."""
         return self.name if self.scope == "queue" else f"{self.scope}.{self.name}"
 
 
 def _of(scope: Scope, **common: Any) -> Callable[..., Signal]:
-    """Return what declares signals of a scope by name, unit and help, with fields in common."""
+    """Return a function that declares signals of a scope, all with the `common` fields."""
 
     def declare(name: str, unit: str, help: str, **own: Any) -> Signal:
         return Signal(name, scope, unit, help, **(common | own))
@@ -90,7 +94,7 @@ def _of(scope: Scope, **common: Any) -> Callable[..., Signal]:
 
 _COUNTED = {"cumulative": True}
 _queue = _of("queue")
-_queue_asked = _of("queue", recorded=False, on_demand=True)
+_queue_on_demand = _of("queue", recorded=False, on_demand=True)
 _priority = _of("priority", needs="pfc")
 _switch = _of("switch", needs="shared-buffer")
 _balancing = _of("switch", needs="load-balancing", since=2)
@@ -110,17 +114,17 @@ SIGNALS: tuple[Signal, ...] = (
         dtype="float64",
         recorded=False,
     ),
-    _queue_asked(
+    _queue_on_demand(
         "incast_degree",
         "hosts",
         "largest number of senders that one receiver has through the queue (PET, section 4.2.1)",
     ),
-    _queue_asked(
+    _queue_on_demand(
         "mice_flows",
         "flows",
         "flows of up to 1 MB so far, within the flow table's window (PET, section 4.2.1)",
     ),
-    _queue_asked(
+    _queue_on_demand(
         "elephant_flows", "flows", "flows of more than 1 MB so far, within the flow table's window"
     ),
     _priority("pauses_received", "frames", "pause frames that the peer sent", **_COUNTED),
@@ -206,23 +210,23 @@ SIGNALS: tuple[Signal, ...] = (
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}
-# Signals that the loop computes from others, so that every backend has them.
+# Every backend has these signals, because the loop computes them from others.
 DERIVED = ("qlen_mean_bytes",)
 # Signals of hosts, by their keys in observations.
 HOST_KEYS = tuple(signal.key for signal in SIGNALS if signal.scope == "host")
 
 
 def _needing(need: Need, scope: Scope) -> tuple[str, ...]:
-    return tuple(one.key for one in SIGNALS if one.needs == need and one.scope == scope)
+    return tuple(s.key for s in SIGNALS if s.needs == need and s.scope == scope)
 
 
-# Those of them that RoCE NICs have, those of switches that choose paths, and of shared buffers.
+# The keys of signals of RoCE NICs, of switches that choose paths, and of shared buffers.
 NIC_KEYS = _needing("roce", "host")
 BALANCING_KEYS = _needing("load-balancing", "switch")
 SHARED_BUFFER_KEYS = (*_needing("pfc", "priority"), *_needing("shared-buffer", "switch"))
 # The signals that need a flow table.
-FLOW_TABLE = tuple(one.key for one in SIGNALS if one.on_demand and one.scope == "queue")
-# The traffic matrix of edge switches.
+FLOW_TABLE = tuple(s.key for s in SIGNALS if s.on_demand and s.scope == "queue")
+# The signal that is the traffic matrix of edge switches.
 PAIRS = "pair.bytes"
 
 
@@ -232,7 +236,7 @@ def recorded(scope: Scope) -> tuple[Signal, ...]:
 
 
 def sampled_scopes() -> tuple[Scope, ...]:
-    """Return the scopes of a testbed's targets that have recorded signals, and so a table."""
+    """Return the scopes whose targets the testbed has and whose signals are recorded."""
     return tuple(scope for scope in TABLE_OF if recorded(scope) and scope != FLOW_SCOPE)
 
 
@@ -249,7 +253,7 @@ def wants_flow_table(observes: Iterable[str]) -> bool:
 def target_names(testbed: Testbed, scope: Scope) -> list[tuple[str | int, ...]]:
     """Return the values of `TARGET_COLUMNS` for each target of a scope, in the order of arrays."""
     if scope == "pair":
-        return [(one, other) for one in testbed.edges for other in testbed.edges if one != other]
+        return [(src, dst) for src in testbed.edges for dst in testbed.edges if src != dst]
     if scope in ("queue", "priority"):
         queues = testbed.queues if scope == "queue" else testbed.lossless_queues
         return [(queue.device, queue.name, queue.klass) for queue in queues]
@@ -273,4 +277,4 @@ def targets(testbed: Testbed, scope: Scope) -> tuple[str, ...]:
         case "flow":
             return ()
         case "pair":
-            return tuple(f"{one}>{other}" for one, other in target_names(testbed, "pair"))
+            return tuple(f"{src}>{dst}" for src, dst in target_names(testbed, "pair"))

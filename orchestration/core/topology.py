@@ -1,13 +1,13 @@
 """Testbed: a fabric as pure data (see `parts`), with queries.
 
-A testbed is a Clos fabric: hosts below, switches in tiers above. It is the same object for every
-backend. Ports are numbered once. `Testbed.queues` defines the order of queues in all arrays of the
-project (observations, actions, tables).
+A testbed is a Clos fabric: hosts at the bottom, switches in tiers above. It is the same object for
+every backend. `Testbed.queues` defines the order of queues in all arrays of the project
+(observations, actions, tables).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,14 +23,14 @@ TCP_IP_HEADER_BYTES = 52
 
 
 def reachable(start: str, neighbours: Callable[[str], Iterable[str]]) -> dict[str, None]:
-    """Return what is reached from `start`, itself included, depth first."""
+    """Return the names that can be reached from `start`, itself included, depth first."""
     reached: dict[str, None] = {}
-    todo = [start]
-    while todo:
-        name = todo.pop()
+    stack = [start]
+    while stack:
+        name = stack.pop()
         if name not in reached:
             reached[name] = None
-            todo += neighbours(name)
+            stack += neighbours(name)
     return reached
 
 
@@ -38,9 +38,9 @@ def reachable(start: str, neighbours: Callable[[str], Iterable[str]]) -> dict[st
 class Testbed:
     """Devices, links and ports of one fabric. Build one with `Testbed.build`.
 
-    `source` says where its figures come from. With `classes`, every switch port has one queue per
-    class, and divides its rate among the non-empty queues by weight. With `switch`, the ports of a
-    switch share its buffer.
+    `source` says where its rates and sizes come from, such as a paper. With `classes`, every switch
+    port has one queue per class, and divides its rate among the non-empty queues by weight. With
+    `switch`, the ports of a switch share its buffer.
     """
 
     __test__ = False  # pytest collects classes named Test*
@@ -73,34 +73,11 @@ class Testbed:
     ) -> Testbed:
         """Number the ports of `links` in order and return the testbed.
 
-        `buffer_bytes` is what one switch port may hold. Raises ValueError for a link to a device
+        `buffer_bytes` is the buffer of one switch port. Raises ValueError for a link to a device
         that does not exist.
         """
         by_name = {device.name: device for device in devices}
-        count = dict.fromkeys(by_name, 0)
-        ports: list[Port] = []
-        cables: list[Link] = []
-        for spec in links:
-            end_a, end_b = len(ports), len(ports) + 1
-            ends = ((spec.a, end_a, end_b), (spec.b, end_b, end_a))
-            for device_name, index, peer in ends:
-                if device_name not in by_name:
-                    raise ValueError(f"link {spec.a} - {spec.b}: no device {device_name!r}")
-                is_switch = by_name[device_name].kind == "switch"
-                ports.append(
-                    Port(
-                        index=index,
-                        device=device_name,
-                        name=f"eth{count[device_name]}",
-                        peer=peer,
-                        link=len(cables),
-                        rate_bps=spec.rate_bps,
-                        delay_ns=spec.delay_ns,
-                        buffer_bytes=buffer_bytes if is_switch else 0,
-                    )
-                )
-                count[device_name] += 1
-            cables.append(Link(len(cables), end_a, end_b, spec.rate_bps, spec.delay_ns))
+        cables, ports = _with_ports(links, by_name, buffer_bytes)
         return cls(
             name=name,
             devices=tuple(by_name.values()),
@@ -132,8 +109,9 @@ class Testbed:
     @cached_property
     def edges(self) -> tuple[str, ...]:
         """Names of the switches that hosts are connected to, in the order of `switches`."""
-        near = {self.ports[port.peer].device for host in self.hosts for port in self.ports_of[host]}
-        return tuple(name for name in self.switches if name in near)
+        nics = (port for host in self.hosts for port in self.ports_of[host])
+        connected = {self.ports[nic.peer].device for nic in nics}
+        return tuple(name for name in self.switches if name in connected)
 
     @cached_property
     def ports_of(self) -> dict[str, tuple[Port, ...]]:
@@ -164,8 +142,9 @@ class Testbed:
     def queues_at(self, port: Port) -> tuple[Queue, ...]:
         """Return the queues of a switch port: one per class, or one without classes.
 
-        A class may use its weight's share of the port's buffer, so that all classes together use
-        no more than the port's buffer (decision 7). Of a shared buffer each may use all.
+        Each class may use a share of the port's buffer by its weight, so that all classes together
+        use no more than that buffer (decision 7). If the switch has a shared buffer, each class may
+        use all of it.
         """
         if not self.classes:
             return (Queue(port, buffer_bytes=port.buffer_bytes),)
@@ -212,7 +191,7 @@ class Testbed:
         return result
 
     def peer_device(self, port: Port | Queue) -> Device:
-        """Return the device at the other end of the link of `port`, a port or one of its queues."""
+        """Return the device at the other end of the link of a port, or of a queue's port."""
         return self.device[self.ports[port.peer].device]
 
     def host_rate_bps(self, host: str) -> int:
@@ -221,13 +200,13 @@ class Testbed:
 
     @cached_property
     def nic_rates_bps(self) -> tuple[int, ...]:
-        """The line rates of the hosts' NICs in bit/s, each once: the first host's first."""
+        """The distinct line rates of the hosts' NICs in bit/s, in the order of hosts."""
         nics = (port for host in self.hosts for port in self.ports_of[host])
         return tuple(dict.fromkeys(port.rate_bps for port in nics))
 
     @property
     def frame_bytes(self) -> int:
-        """What a full packet takes on the wire."""
+        """The bytes that a full packet takes on the wire, with header and framing."""
         return self.mtu_bytes + ETHERNET_HEADER_BYTES + self.framing_bytes
 
     @cached_property
@@ -240,3 +219,35 @@ class Testbed:
         packets = max(1, -(-payload_bytes // self.mss_bytes))
         overhead = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES + self.framing_bytes
         return payload_bytes + packets * overhead
+
+
+def _with_ports(
+    specs: Iterable[LinkSpec], devices: Mapping[str, Device], buffer_bytes: int
+) -> tuple[list[Link], list[Port]]:
+    """Return links, and their ports in order: the ports of link n have the indices 2n and 2n + 1.
+
+    Raises ValueError for a link to a device that does not exist.
+    """
+    port_count = dict.fromkeys(devices, 0)
+    ports: list[Port] = []
+    links: list[Link] = []
+    for spec in specs:
+        end_a, end_b = len(ports), len(ports) + 1
+        for device_name, index, peer in ((spec.a, end_a, end_b), (spec.b, end_b, end_a)):
+            if device_name not in devices:
+                raise ValueError(f"link {spec.a} - {spec.b}: no device {device_name!r}")
+            ports.append(
+                Port(
+                    index=index,
+                    device=device_name,
+                    name=f"eth{port_count[device_name]}",
+                    peer=peer,
+                    link=len(links),
+                    rate_bps=spec.rate_bps,
+                    delay_ns=spec.delay_ns,
+                    buffer_bytes=buffer_bytes if devices[device_name].kind == "switch" else 0,
+                )
+            )
+            port_count[device_name] += 1
+        links.append(Link(len(links), end_a, end_b, spec.rate_bps, spec.delay_ns))
+    return links, ports

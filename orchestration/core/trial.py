@@ -15,22 +15,22 @@ from orchestration.core.pattern import Scalar as Scalar
 from orchestration.core.pattern import of_repeat as of_repeat
 from orchestration.core.roce import RoceSpec
 
-# Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
+# In `TrialSpec.files`, names of pretrained checkpoints and of recorded actions begin with these.
 CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 # The parameter of learned tuners that names their network.
 CHECKPOINT_PARAM = "checkpoint"
-# Names of backends in 0.1. They are accepted in campaign files and on the command line, and read in
-# run folders. Ids are still made from them, so that a trial keeps its id.
+# Names of backends in version 0.1. Campaign files, the command line and run folders may still have
+# them. A trial's id is still made from them, so that it stays the same.
 FORMER_BACKENDS: dict[str, str] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
-# What a trial's time is; "" for that of its backend. Emulated trials alone can be in real time.
+# The clock of a trial; "" means that of its backend. Only emulated trials can be in real time.
 ClockName = Literal["", "real"]
 REAL: ClockName = "real"
 
 
 @dataclass(frozen=True)
 class TunerSpec:
-    """A tuner by its registered name, with its parameters."""
+    """A tuner: the name under which it is registered, and its parameters."""
 
     name: str
     params: dict[str, Scalar] = field(default_factory=dict)
@@ -40,8 +40,8 @@ class TunerSpec:
 class FaultSpec:
     """Links that go down at `down_ns` and come up at `up_ns` (None: stay down).
 
-    `links` names them ("leaf1-spine2"). With `share` > 0, that share of the switch-to-switch links
-    is chosen by the trial's seed instead. Routes change `convergence_ns` after each event.
+    `links` has their names, such as "leaf1-spine2". With `share` > 0, the trial's seed chooses that
+    share of the links between switches instead. Routes change `convergence_ns` after each event.
     """
 
     down_ns: int
@@ -51,16 +51,17 @@ class FaultSpec:
     share: float = 0.0
 
 
-# How TCP tells a loss: by time (RACK, RFC 8985), or by three duplicate ACKs (RFC 6582).
+# How TCP detects a loss: by time (RACK, RFC 8985), or by three duplicate ACKs (RFC 6582).
 LossDetection = Literal["rack", "duplicate-acks"]
 
 
 @dataclass(frozen=True)
 class FabricSpec:
-    """What an emulated fabric's switches are.
+    """What the switches of an emulated fabric are made of.
 
-    `kind` is Linux' own qdiscs and forwarding, or the data path of this project
-    (orchestration/datapath), whose ports mark packets that arrive or packets that leave.
+    `kind` is "linux" for the qdiscs and the forwarding of Linux, or "closloop" for the data path of
+    this project (orchestration/datapath). Ports of the latter mark packets either when they arrive
+    or when they leave (`marks`).
     """
 
     kind: Literal["linux", "closloop"] = "linux"
@@ -72,9 +73,10 @@ LINUX, CLOSLOOP = FabricSpec(), FabricSpec("closloop")
 
 @dataclass(frozen=True)
 class HostSpec:
-    """The hosts' congestion control (for classes that name none), TCP's minimum RTO, and RoCE.
+    """The hosts' congestion control, TCP's minimum RTO and loss detection, and their RoCE NICs.
 
-    `roce` is None unless some flows are RoCE: those whose class has its control, or this is it.
+    `congestion_control` is that of flows whose traffic class names none. `roce` is None if no flow
+    is RoCE. Flows are RoCE if their congestion control is that of `roce`.
     """
 
     congestion_control: str = "dctcp"
@@ -84,11 +86,11 @@ class HostSpec:
 
     @property
     def is_roce(self) -> bool:
-        """Whether flows of classes that name no congestion control are RoCE, not TCP."""
+        """Whether flows of classes without a congestion control are RoCE flows, not TCP."""
         return self.roce is not None and self.roce.control == self.congestion_control
 
     def control_of(self, class_control: str) -> str:
-        """Return the congestion control of flows, given that of their class or ""."""
+        """Return the congestion control of flows, given that of their class, which may be ""."""
         return class_control or self.congestion_control
 
 
@@ -99,21 +101,21 @@ TCP = HostSpec()
 class TrialSpec:
     """Everything that determines a trial's outcome. The trial's id is a hash of it.
 
-    A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
-    RoCE flows are sampled every `flow_sample_period_ns`, with 0 not. With the `clock` `REAL` an
-    emulated trial runs on the machine's own kernel. In real time, rates may be divided by `scale`,
-    and then a second of the trial takes that many: all times here, and in the trial's records, are
-    without it.
+    A change of thresholds takes effect `decision_latency_ns` after the reading that it responds to.
+    RoCE flows are sampled every `flow_sample_period_ns`; 0 means never. With the `clock` `REAL`, an
+    emulated trial runs on the machine's own kernel. In real time, time dilation is possible: all
+    rates are divided by `scale`, and a second of the trial takes `scale` seconds. Times here and in
+    the trial's records are those without dilation.
 
-    Flows that start before `warm_up_ns` are sent, and count in no metric. With `allow_starvation`,
-    flows that starve are a result, and leave the trial valid.
+    Flows that start before `warm_up_ns` are sent, but count in no metric. With `allow_starvation`,
+    a trial whose flows starve is still valid.
 
-    `backend` is the name of an entry point of `closloop.backends`; on "imported", which stands for
-    results from elsewhere, nothing runs.
+    `backend` is the name of an entry point of `closloop.backends`. The backend "imported" stands
+    for results from elsewhere and runs nothing.
 
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
-    workload's table, recorded flows), so a changed file makes another trial. `parent` names the
-    trial or file that is replayed, with its SHA-256.
+    workload's table, recorded flows), so that a changed file makes another trial. `parent` names
+    the trial or file that is replayed, with its SHA-256.
     """
 
     campaign: str
@@ -143,23 +145,23 @@ class TrialSpec:
 
     @property
     def samples_per_action(self) -> int:
-        """How many readings there are from one decision to the next."""
+        """The number of readings from one decision to the next."""
         return max(1, self.action_period_ns // self.sample_period_ns)
 
     @property
     def measured_ns(self) -> tuple[int, int]:
-        """The time that is measured: after the warm-up, while flows arrive."""
+        """Begin and end of the measured time: after the warm-up, while flows arrive."""
         return self.warm_up_ns, self.duration_ns
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
 
-        What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
-        `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
-        `congestion_control` of patterns that name none, the period of flow samples, how NICs decide
-        that do so at once, `load_balancing` for ECMP, a `loss_detection` that is Linux' own, the
-        `clock` of the backend, a scale of 1, a `draw` that is independent, no warm-up, and
-        `allow_starvation` where it is not asked for.
+        The id of a trial is a hash of this data, and trials that version 0.1 could run keep their
+        ids. So fields that are newer than 0.1 are left out if they have their defaults: `driver`
+        for sockets, no `parent`, Linux' `fabric`, no `roce`, no `congestion_control` of a pattern,
+        no samples of flows, NICs that decide without latency, ECMP, Linux' `loss_detection`, the
+        backend's `clock`, a `scale` of 1, an independent `draw`, no warm-up, and no
+        `allow_starvation`.
         """
         data = dataclasses.asdict(self)
         _leave_out(data, self, _NEW_IN_TRIALS)
@@ -168,7 +170,7 @@ class TrialSpec:
             del data["host"]["roce"]["decision_latency_ns"], data["host"]["roce"]["decisions"]
         for pattern, spec in zip(data["traffic"], self.traffic, strict=True):
             common = ("queue_class", "driver", "congestion_control", "draw")
-            # in the order that they have always had
+            # the order of keys in files stays as it was in earlier versions
             pattern |= {name: pattern.pop(name) for name in common if name in pattern}
             _leave_out(pattern, spec, [name for name in common[1:] if name in pattern])
             pattern["kind"] = spec.kind
@@ -176,7 +178,7 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TrialSpec:
-        """Rebuild a spec from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
+        """Rebuild a spec from the data of `to_json`. Raises KeyError or TypeError on other data."""
         values = dict(data)
         values["backend"] = FORMER_BACKENDS.get(data["backend"], data["backend"])
         values["tuner"] = TunerSpec(**data["tuner"])
@@ -191,10 +193,10 @@ class TrialSpec:
 
     @property
     def traffic_files(self) -> dict[str, str]:
-        """Return the files that the trials of all repeats and tuners have in common.
+        """The files that the trials of all repeats and tuners have in common.
 
-        Checkpoints, recorded actions and files of classes belong to a tuner, the recorded flows of
-        one repeat to that repeat.
+        Checkpoints, recorded actions and Python files are left out, because they belong to a tuner,
+        and so are recorded flows that belong to one repeat.
         """
         return {
             name: digest
@@ -206,7 +208,7 @@ class TrialSpec:
 
     @property
     def id(self) -> str:
-        """The name of the trial's folder: readable cell and repeat, then a hash of the spec."""
+        """The name of the trial's folder: the cell's levels, the repeat, and a hash of the spec."""
         data = self.to_json()
         data["backend"] = _BACKENDS_IN_IDS.get(self.backend, self.backend)
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
@@ -224,7 +226,7 @@ def checkpoint_in(trial: TrialSpec) -> str:
     return next(named, "")
 
 
-# Fields of a trial that files of 0.1 have not.
+# Fields of a trial that version 0.1 did not have.
 _NEW_IN_TRIALS = (
     *("parent", "fabric", "flow_sample_period_ns", "load_balancing", "clock", "scale"),
     *("warm_up_ns", "allow_starvation"),
@@ -232,14 +234,14 @@ _NEW_IN_TRIALS = (
 
 
 def _leave_out(data: dict[str, Any], spec: object, names: Iterable[str]) -> None:
-    """Remove from a spec's data those of the named fields that have their defaults."""
+    """Remove from a spec's data the fields among `names` that have their defaults."""
     for name in names:
         if getattr(spec, name) == getattr(type(spec), name):
             del data[name]
 
 
-def drawn_independently(trial: TrialSpec) -> TrialSpec:
-    """Return the trial as 0.1 would have had it, whose loads had no strata."""
+def with_independent_draws(trial: TrialSpec) -> TrialSpec:
+    """Return the trial as version 0.1 would have had it: flows are drawn independently."""
     traffic = tuple(
         spec.having(draw=INDEPENDENT) if hasattr(spec, "draw") else spec for spec in trial.traffic
     )

@@ -27,7 +27,7 @@ _NUMBER_UNIT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 class UnitError(WrongValue):
-    """The text is not a number with a known unit, or not a whole number of the base unit."""
+    """The text is not a number with a known unit, or not an integer in the base unit."""
 
 
 def _parse(text: object, units: Mapping[str, int], noun: str, example: str) -> int:
@@ -55,17 +55,17 @@ def _parse(text: object, units: Mapping[str, int], noun: str, example: str) -> i
 
 
 def parse_rate_bps(text: object) -> int:
-    """Return the rate in bit/s; raise UnitError for anything but `<number><bps…Tbps>`."""
+    """Return the rate in bit/s. Raises UnitError unless the text is a number and bps to Tbps."""
     return _parse(text, RATES, "rate", "25Gbps")
 
 
 def parse_size_bytes(text: object) -> int:
-    """Return the size in bytes; raise UnitError for anything but `<number><B…GiB>`."""
+    """Return the size in bytes. Raises UnitError unless the text is a number and B to GiB."""
     return _parse(text, SIZES, "size", "64KB")
 
 
 def parse_duration_ns(text: object) -> int:
-    """Return the duration in nanoseconds; raise UnitError for anything but `<number><ns…s>`."""
+    """Return the duration in ns. Raises UnitError unless the text is a number and ns to s."""
     return _parse(text, DURATIONS, "duration", "100us")
 
 
@@ -97,12 +97,12 @@ def format_duration(ns: float, digits: int = 2) -> str:
 
 
 def whole_rate(bps: int) -> str:
-    """Return `25Gbps` for 25,000,000,000: the largest unit without a remainder."""
+    """Return `25Gbps` for 25,000,000,000, exactly, in the largest unit that divides it."""
     return _whole(bps, RATES)
 
 
 def whole_duration(ns: int) -> str:
-    """Return `10ms` for 10,000,000: the largest unit without a remainder."""
+    """Return `10ms` for 10,000,000, exactly, in the largest unit that divides it."""
     return _whole(ns, DURATIONS)
 
 

@@ -1,4 +1,4 @@
-"""A verb of the command line, as a package declares it: found through `closloop.verbs`."""
+"""How a package declares a verb of the command line, in the entry-point group `closloop.verbs`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ RESULTS = "Results"
 TUNERS = "Tuners and congestion controls"
 RACKS = "Racks and machines"
 STUDIES = "Studies"
-# In the order in which the help shows them; others of users' packages come after them.
+# In the order in which the help shows them. Panels of other packages come after these.
 PANELS = (EXPERIMENTS, RESULTS, TUNERS, RACKS, STUDIES)
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: its name, the first paragraph of its help, and where its function or app is.
+    """A verb: its name, the first paragraph of its help, and the function or app that runs it.
 
     `target` is `module:name`; the module is imported when the verb is called. `panel` is the
-    heading that it stands under in the help.
+    heading in the help under which the verb is listed.
     """
 
     name: str

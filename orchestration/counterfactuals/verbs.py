@@ -7,7 +7,7 @@ import typer
 from orchestration.cli.options import verb
 from orchestration.cli.run import RunOptions, check_and_announce
 from orchestration.cli.terminal import Phases, print_json
-from orchestration.core.machine import spare_threads
+from orchestration.core.machine import limit_numpy_threads
 from orchestration.counterfactuals.question import CreditRequest, Question
 
 # The exit code if the trial, run again unchanged, differs from its parent.
@@ -28,7 +28,7 @@ def whatif(*, question: Question, running: RunOptions) -> None:
     closloop whatif runs/a/acc-r1-0f2975e3ff --at 2ms --queue spine1:eth0 --set kmin=1KB
     --then tuner --verify
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.ask import answer, prepare
@@ -68,7 +68,7 @@ def credit(*, request: CreditRequest, running: RunOptions) -> None:
 
     closloop credit runs/a/acc-r1-0f2975e3ff --decisions 10 --then tuner --json
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.credit import measure, plan_credit

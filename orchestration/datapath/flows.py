@@ -1,6 +1,6 @@
-"""Posts a schedule's flows to the guest's RoCE NICs, and reads their results.
+"""Writes a schedule's flows to the guest's RoCE NICs, and reads their results.
 
-The structs are those of `roce.h`, `roce_flows.c` and `nic.c`.
+The layouts of structs are those in `roce.h`, `roce_flows.c` and `nic.c`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ KIND = "closloop_nic"
 # DSCP 26 and ECT(0), the traffic class that RoCE has by default on mlx5 NICs.
 ROCE_TOS = 106
 _NOT_ECT, ECT0 = 0xFC, 2
-# By their numbers in roce_flows.c.
+# In the order of their numbers in roce_flows.c.
 POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
-# Those of policy_dcqcn.c, in its order.
+# The parameters of policy_dcqcn.c, in its order.
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
 MAX_PARAMETERS = 24
-# Signals of scope flow by the fields of the results, in the order of their declarations.
+# For each signal of scope flow, its field in the results, in the order of the declarations.
 SIGNALS = {
     "acked_bytes": "acked_bytes",
     "resent_packets": "resent",
@@ -41,7 +41,7 @@ SIGNALS = {
 }
 _NIC = struct.Struct("=QQI4s")
 _SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MAX_PARAMETERS}I")
-_POSTED = np.dtype(
+_FLOW = np.dtype(
     [
         ("start_ns", np.uint64),
         ("size_bytes", np.uint64),
@@ -62,17 +62,23 @@ RESULT = np.dtype(
 )
 
 
-def nic(ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int) -> bytes:
-    """Return the request that makes a host's interface a RoCE NIC; `delay_ns` is its cable's."""
+def nic_request(
+    ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int
+) -> bytes:
+    """Return the netlink request that makes a host's interface a RoCE NIC.
+
+    `delay_ns` is the delay of its cable, `framing_bytes` the framing of each packet.
+    """
     options = _NIC.pack(rate_bps, delay_ns, framing_bytes, socket.inet_aton(address))
     root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
     return qdiscs.qdisc(ifindex, handle, root, KIND, attribute(1, options), nested=True)
 
 
 class RoceFlows:
-    """The flows of a trial on the NICs of this guest. They are posted once.
+    """The flows of a trial on the NICs of this guest. They are written once, with `post`.
 
-    Those that last never end: they are finished at `lasts_until_ns` of the trial's clock.
+    Long-lived flows do not end by themselves: they count as finished from `lasts_until_ns` on, on
+    the trial's clock.
     """
 
     def __init__(
@@ -87,12 +93,12 @@ class RoceFlows:
         lasts_until_ns: int = 0,
         icrc: bool = False,
     ) -> None:
-        """Prepare them.
+        """Prepare the flows.
 
-        `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
-        type of service of each pattern's flows, empty for RoCE's default; `lasting` (flows,) says
-        which last, by default none. With `icrc`, for a capture, packets have their CRC; else its
-        four bytes are 0.
+        `addresses` has the addresses of each host's NICs, in the order of `Testbed.hosts`. `tos`
+        has the type of service of each pattern's flows; empty means RoCE's default. `lasting`
+        (flows,) says which flows are long-lived, by default none. With `icrc`, for packet captures,
+        packets have a real invariant CRC; otherwise its four bytes are 0.
         """
         numbers = policy.numbers
         self._settings = _SETTINGS.pack(
@@ -126,31 +132,34 @@ class RoceFlows:
         self._count = os.open(RECEIVED, os.O_RDONLY)
 
     def post(self, t0_ns: int) -> None:
-        """Give all flows to the NICs; time 0 is `t0_ns` of CLOCK_MONOTONIC."""
+        """Write all flows to the NICs; time 0 of the trial is `t0_ns` of CLOCK_MONOTONIC."""
         schedule, order = self._schedule, self._order
         self._t0_ns = t0_ns
-        posted = np.zeros(len(schedule), dtype=_POSTED)
-        posted["start_ns"] = schedule.start_ns[order] + t0_ns
-        posted["size_bytes"] = schedule.size_bytes[order]
+        flows = np.zeros(len(schedule), dtype=_FLOW)
+        flows["start_ns"] = schedule.start_ns[order] + t0_ns
+        flows["size_bytes"] = schedule.size_bytes[order]
         for name, hosts in (("src", schedule.src[order]), ("dst", schedule.dst[order])):
             chosen = [
                 self._addresses[host][flow % len(self._addresses[host])]
                 for flow, host in zip(order.tolist(), hosts.tolist(), strict=True)
             ]
-            posted[name] = np.array(chosen, dtype="V4")
-        posted["udp_source"] = udp_source(order)
-        posted["tos"] = self._tos[order]
+            flows[name] = np.array(chosen, dtype="V4")
+        flows["udp_source"] = udp_source(order)
+        flows["tos"] = self._tos[order]
         fd = os.open(FLOWS, os.O_WRONLY)
-        os.write(fd, self._settings + posted.tobytes())
+        os.write(fd, self._settings + flows.tobytes())
         os.close(fd)
 
     def received(self) -> int:
-        """Return how many flows have been received."""
+        """Return how many flows their receivers have received completely."""
         return int.from_bytes(os.pread(self._count, 4, 0), "little")
 
     def all_done(self) -> bool:
-        """Return whether the sender of every flow has its last acknowledgement, or it lasts and
-        its time is over."""
+        """Return whether all flows have ended.
+
+        A flow has ended when its sender has the last acknowledgement, a long-lived one when its
+        time is over.
+        """
         if self.received() < len(self._schedule) - self._lasting.sum():
             return False
         if self._lasts_until_ns and time.monotonic_ns() < self._t0_ns + self._lasts_until_ns:
@@ -158,40 +167,44 @@ class RoceFlows:
         return bool((self.results()["done_ns"] > 0)[~self._lasting].all())
 
     def counters(self) -> dict[str, Ints]:
-        """Return the flows' signals as they are now, arrays (flows,)."""
-        found = self.results()
-        return {name: found[field].astype(np.int64) for name, field in SIGNALS.items()}
+        """Return the present values of the flows' signals, arrays (flows,)."""
+        results = self.results()
+        return {name: results[field].astype(np.int64) for name, field in SIGNALS.items()}
 
     def results(self) -> np.ndarray:
-        """Return the kernel's results, dtype `RESULT`, in the order of the schedule."""
+        """Return the kernel's result of each flow, dtype `RESULT`, in the order of the schedule."""
         fd = os.open(FLOWS, os.O_RDONLY)
         size = len(self._schedule) * RESULT.itemsize
         data = b""
         while len(data) < size and (piece := os.read(fd, size - len(data))):
             data += piece
         os.close(fd)
-        found = np.zeros(len(self._schedule), dtype=RESULT)
-        found[self._order] = np.frombuffer(data, dtype=RESULT)
-        return found
+        results = np.zeros(len(self._schedule), dtype=RESULT)
+        results[self._order] = np.frombuffer(data, dtype=RESULT)
+        return results
 
     def facts(self) -> dict[str, int]:
-        """Return sums over all flows, and how many were sent without one round trip timed."""
-        found = self.results()
-        sums = {name: int(found[name].sum()) for name in COUNTERS}
+        """Return the counters, summed over all flows.
+
+        With a congestion control that times round trips, they include the number of flows that were
+        sent without any such measurement.
+        """
+        results = self.results()
+        sums = {name: int(results[name].sum()) for name in COUNTERS}
         if self._times_round_trips:
-            untimed = (found["sent_ns"] > 0) & (found["rtt_ns"] == 0)
+            untimed = (results["sent_ns"] > 0) & (results["rtt_ns"] == 0)
             sums["untimed_flows"] = int(untimed.sum())
         return sums
 
     def records(self) -> FlowRecords:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""
-        found = self.results()
-        done, left = found["done_ns"] > 0, np.where(self._lasting, LONG_LIVED, UNFINISHED)
+        results = self.results()
+        done, otherwise = results["done_ns"] > 0, np.where(self._lasting, LONG_LIVED, UNFINISHED)
         return FlowRecords(
-            # The NIC has a flow from its start on, as TCP has it when the bytes are handed over.
-            # What it waits there for its turn is part of its time.
-            sent_ns=np.where(found["sent_ns"] > 0, self._schedule.start_ns, -1),
-            end_ns=np.where(done, found["done_ns"].astype(np.int64) - self._t0_ns, -1),
-            retransmits=found["resent"].astype(np.int64),
-            status=np.where(done, DONE, left).astype(np.int64),
+            # The NIC has the flow from its start on, as TCP has it when an application has passed
+            # the bytes. The time that the flow waits in the NIC is part of its completion time.
+            sent_ns=np.where(results["sent_ns"] > 0, self._schedule.start_ns, -1),
+            end_ns=np.where(done, results["done_ns"].astype(np.int64) - self._t0_ns, -1),
+            retransmits=results["resent"].astype(np.int64),
+            status=np.where(done, DONE, otherwise).astype(np.int64),
         )

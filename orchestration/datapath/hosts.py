@@ -1,7 +1,7 @@
-"""Reads the hosts, which are network namespaces: TCP's counters, and RoCE NICs.
+"""Reads the hosts, which are network namespaces: their TCP counters, and their RoCE NICs.
 
-NICs' state and DCQCN's parameters, which are set at run time, are structs of `roce_flows.h` and
-`parameters.c`. `pairs.c` has the traffic matrix of edge switches, which they count themselves.
+The layouts of the NICs' state and of DCQCN's parameters, which can be set while flows are sent, are
+those in `roce_flows.h` and `parameters.c`. `pairs.c` counts the traffic matrix of edge switches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestration.datapath.flows import MAX_PARAMETERS, PARAMETER_ORDER
 from orchestration.datapath.ports import read_states
 
 HOSTS = "/proc/closloop/hosts"
-# struct cl_host_state; the names are those of signals
+# struct cl_host_state; the names are those of the signals
 HOST_STATE = np.dtype(
     [
         (name, np.int64)
@@ -30,7 +30,7 @@ HOST_STATE = np.dtype(
 
 
 class Hosts:
-    """The hosts of a guest, which its kernel reads at once."""
+    """The hosts of a guest. The kernel reads them all at one moment."""
 
     def __init__(self, namespaces: Sequence[int], nics: NicFile | None) -> None:
         """`namespaces` are file descriptors of the hosts' network namespaces."""
@@ -40,24 +40,24 @@ class Hosts:
         self.nics = nics
 
     def read(self) -> dict[str, Ints]:
-        """Return the signals by name, arrays (hosts,), now."""
-        own = self.nics.read() if self.nics else {}
-        return self._signals(read_states(self._fd, self.count, HOST_STATE, HOSTS), own)
+        """Read the hosts, and return the signals by name, arrays (hosts,)."""
+        of_nics = self.nics.read() if self.nics else {}
+        return self._signals(read_states(self._fd, self.count, HOST_STATE, HOSTS), of_nics)
 
-    def values(self, states: np.ndarray, of_nics: np.ndarray) -> dict[str, Ints]:
+    def values(self, states: np.ndarray, nic_states: np.ndarray) -> dict[str, Ints]:
         """Return the signals by name, from the states of hosts and of their NICs."""
-        return self._signals(states, self.nics.values(of_nics) if self.nics else {})
+        return self._signals(states, self.nics.values(nic_states) if self.nics else {})
 
-    def _signals(self, states: np.ndarray, own: dict[str, Ints]) -> dict[str, Ints]:
+    def _signals(self, states: np.ndarray, of_nics: dict[str, Ints]) -> dict[str, Ints]:
         of_tcp = {name: states[name].copy() for name in HOST_STATE.names or ()}
         of_tcp["out_of_order_packets"] = of_tcp["out_of_order"]
-        both = {name: of_tcp[name] + own[name] for name in of_tcp.keys() & own.keys()}
+        sums = {name: of_tcp[name] + of_nics[name] for name in of_tcp.keys() & of_nics.keys()}
         missing = np.full(self.count, MISSING, dtype=np.int64)
-        return {**dict.fromkeys(names("host"), missing), **of_tcp, **own, **both}
+        return {**dict.fromkeys(names("host"), missing), **of_tcp, **of_nics, **sums}
 
 
 NICS = "/proc/closloop/nics"
-# Signals of scope host by the fields of struct nic_state.
+# For each signal of scope host, its field in struct nic_state.
 SIGNALS = {
     "cnps": "cnps",
     "roce_resent": "resent",
@@ -77,7 +77,7 @@ NIC_STATE = np.dtype(
 
 
 class NicFile:
-    """The NICs of this guest, read with one system call."""
+    """The RoCE NICs of this guest, which one system call reads."""
 
     def __init__(self, addresses: Sequence[tuple[str, ...]]) -> None:
         """`addresses` are those of each host's NICs, in the order of `Testbed.hosts`."""
@@ -86,29 +86,29 @@ class NicFile:
         host_of = {
             socket.inet_aton(word): host for host, words in enumerate(addresses) for word in words
         }
-        found = read_states(self._fd, len(host_of), NIC_STATE, NICS)
-        self._host = np.array([host_of[bytes(item)] for item in found["address"]], dtype=np.int64)
-
+        states = read_states(self._fd, len(host_of), NIC_STATE, NICS)
+        numbers = [host_of[bytes(address)] for address in states["address"]]
+        self._host = np.array(numbers, dtype=np.int64)
         self.count = len(self._host)
 
     def read(self) -> dict[str, Ints]:
-        """Return the hosts' signals by name, now."""
+        """Read the NICs, and return the hosts' signals by name."""
         return self.values(read_states(self._fd, self.count, NIC_STATE, NICS))
 
     def values(self, states: np.ndarray) -> dict[str, Ints]:
         """Return the hosts' signals by name, arrays (hosts,), from the NICs' states.
 
-        They are sums over a host's NICs, of round trips the longest.
+        A host's value is the sum over its NICs; for round-trip times it is the longest.
         """
         values = {name: np.zeros(self._hosts, dtype=np.int64) for name in SIGNALS}
         for name, field in SIGNALS.items():
-            join = np.maximum if name == "rtt_ns" else np.add
-            join.at(values[name], self._host, states[field].astype(np.int64))
+            combine = np.maximum if name == "rtt_ns" else np.add
+            combine.at(values[name], self._host, states[field].astype(np.int64))
         return values
 
 
 PARAMETERS = "/proc/closloop/parameters"
-_OF_POLICY = len(PARAMETER_ORDER)
+_POLICY_PARAMETERS = len(PARAMETER_ORDER)
 _NS_PER_US = 1000
 # struct nic_parameters
 _NIC_PARAMETERS = np.dtype(
@@ -122,7 +122,7 @@ _NIC_PARAMETERS = np.dtype(
 
 
 class ParameterFile:
-    """The parameters of all NICs; a host's NICs have the same."""
+    """The parameters of DCQCN of all NICs. All NICs of a host have the same."""
 
     def __init__(self, addresses: Sequence[tuple[str, ...]]) -> None:
         """`addresses` are those of each host's NICs, in the order of `Testbed.hosts`."""
@@ -131,53 +131,53 @@ class ParameterFile:
         self._count = sum(len(words) for words in addresses)
 
     def exchange(self, hosts: Ints, values: Ints) -> Ints:
-        """Set the parameters of `hosts`, and read them back, shapes (hosts, parameters).
+        """Set the parameters of `hosts`, and return those that their NICs then have.
 
-        They are in the order of the policy's, followed by that of the receiver, in us.
+        `values` and the result have the shape (hosts, parameters). The parameters are those of
+        `PARAMETER_ORDER`, then the interval between CNPs in us.
         """
-        of_nic = [
+        nics = [
             (row, address)
             for row, host in enumerate(hosts.tolist())
             for address in self._addresses[host]
         ]
-        rows = np.array([row for row, _ in of_nic])
-        wanted = np.zeros(len(rows), dtype=_NIC_PARAMETERS)
-        wanted["address"] = np.array([address for _, address in of_nic], dtype="V4")
-        wanted["parameters"][:, :_OF_POLICY] = values[rows, :_OF_POLICY]
-        wanted["cnp_interval_ns"] = values[rows, _OF_POLICY] * _NS_PER_US
-        os.write(self._fd, wanted.tobytes())
+        rows = np.array([row for row, _ in nics])
+        settings = np.zeros(len(rows), dtype=_NIC_PARAMETERS)
+        settings["address"] = np.array([address for _, address in nics], dtype="V4")
+        settings["parameters"][:, :_POLICY_PARAMETERS] = values[rows, :_POLICY_PARAMETERS]
+        settings["cnp_interval_ns"] = values[rows, _POLICY_PARAMETERS] * _NS_PER_US
+        os.write(self._fd, settings.tobytes())
         return self._read(hosts)
 
     def _read(self, hosts: Ints) -> Ints:
-        found = read_states(self._fd, self._count, _NIC_PARAMETERS, PARAMETERS)
-        place = {bytes(address): number for number, address in enumerate(found["address"])}
-        of_hosts = found[[place[self._addresses[host][0]] for host in hosts.tolist()]]
-        interval_us = of_hosts["cnp_interval_ns"] // _NS_PER_US
-        return np.column_stack([of_hosts["parameters"][:, :_OF_POLICY], interval_us]).astype(
-            np.int64
-        )
+        nics = read_states(self._fd, self._count, _NIC_PARAMETERS, PARAMETERS)
+        index = {bytes(address): number for number, address in enumerate(nics["address"])}
+        first_nics = nics[[index[self._addresses[host][0]] for host in hosts.tolist()]]
+        interval_us = first_nics["cnp_interval_ns"] // _NS_PER_US
+        parameters = first_nics["parameters"][:, :_POLICY_PARAMETERS]
+        return np.column_stack([parameters, interval_us]).astype(np.int64)
 
 
 PAIRS = "/proc/closloop/pairs"
 
 
 class TrafficMatrix:
-    """Bytes by ordered pair of edge switches, as `signals.targets` orders them."""
+    """Counts the bytes of each ordered pair of edge switches, as `signals.targets` orders them."""
 
     def __init__(
         self, testbed: Testbed, namespaces: Sequence[int], addresses: Mapping[str, Sequence[str]]
     ) -> None:
         """Begin to count.
 
-        `namespaces` are file descriptors of the edge switches' network namespaces, `addresses`
-        those of each host, one a NIC.
+        `namespaces` are file descriptors of the edge switches' network namespaces. `addresses` has
+        the addresses of each host, one for each of its NICs.
         """
         self._edges = len(testbed.edges)
-        # what the kernel keeps: a number for each edge switch and each
+        # the kernel counts a full matrix, also with the pairs of a switch with itself
         self.count = self._edges**2
-        edge = {name: number for number, name in enumerate(testbed.edges)}
-        known = sorted(
-            (int.from_bytes(socket.inet_aton(address), "little"), edge[peer.name])
+        edge_number = {name: number for number, name in enumerate(testbed.edges)}
+        edge_of_address = sorted(
+            (int.from_bytes(socket.inet_aton(address), "little"), edge_number[peer.name])
             for host in testbed.hosts
             for nic, address in zip(testbed.ports_of[host], addresses[host], strict=True)
             for peer in [testbed.peer_device(nic)]
@@ -185,13 +185,13 @@ class TrafficMatrix:
         fd = os.open(PAIRS, os.O_WRONLY)
         os.write(
             fd,
-            struct.pack("=II", self._edges, len(known))
+            struct.pack("=II", self._edges, len(edge_of_address))
             + np.array(namespaces, np.int32).tobytes()
-            + np.array(known, np.uint32).tobytes(),
+            + np.array(edge_of_address, np.uint32).tobytes(),
         )
         os.close(fd)
 
     def values(self, numbers: np.ndarray) -> Ints:
-        """Return the bytes by pair, from the numbers of a reading."""
+        """Return the bytes by pair, from the counts of a reading."""
         matrix = numbers.astype(np.int64).reshape(self._edges, self._edges)
         return matrix[~np.eye(self._edges, dtype=bool)]

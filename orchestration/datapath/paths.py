@@ -1,6 +1,6 @@
-"""Lets switches choose paths: begins it, turns `flowlet_timeout`, and reads the switches' counts.
+"""Load balancing in the guest's kernel: starts it, sets `flowlet_timeout`, and reads counters.
 
-The structs are those of `load_balancing.h`, `paths_proc.h` and `paths_proc.c`.
+The layouts of structs are those in `load_balancing.h`, `paths_proc.h` and `paths_proc.c`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestration.core.load_balancing import (
     ROUTES,
     LoadBalancingSpec,
     balancing_facts,
-    stream_of,
+    initial_random_state,
 )
 from orchestration.core.records import Ints
 from orchestration.core.topology import Port, Testbed
@@ -51,12 +51,13 @@ _SIGNALS = {
 def settings_of(
     trial: TrialSpec, testbed: Testbed, ifindexes: Sequence[int], namespaces: Sequence[int]
 ) -> bytes:
-    """Return what begins load balancing: the settings, then every switch with its ports.
+    """Return the bytes that start load balancing: settings, then every switch with its ports.
 
-    `ifindexes` are those of `Testbed.ports`, `namespaces` the descriptors of the switches'.
+    `ifindexes` has the interface index of each of `Testbed.ports`, `namespaces` a file descriptor
+    of each switch's network namespace.
     """
     spec = trial.load_balancing
-    head = _SETTINGS.pack(
+    settings = _SETTINGS.pack(
         spec.dre_time_ns >> DRE_SHIFT,
         spec.metric_age_ns,
         len(testbed.switches),
@@ -64,18 +65,18 @@ def settings_of(
         0 if spec.kind == "spray" else spec.entries,
         testbed.framing_bytes,
     )
-    parts = [head]
+    parts = [settings]
     partners = partners_of(testbed)
-    for number, (name, namespace) in enumerate(zip(testbed.switches, namespaces, strict=True)):
+    for switch, (name, namespace) in enumerate(zip(testbed.switches, namespaces, strict=True)):
         tier, ports = testbed.device[name].tier, testbed.ports_of[name]
         partner = partners[name]
         parts.append(
             _SWITCH.pack(
-                stream_of(trial.seed, number),
+                initial_random_state(trial.seed, switch),
                 spec.timeout_ns(tier),
                 namespace,
                 tier,
-                1 + max((one for one in partner if one != NO_PARTNER), default=-1),
+                1 + max((number for number in partner if number != NO_PARTNER), default=-1),
                 len(ports),
                 *partner,
             )
@@ -91,55 +92,57 @@ def _ports(
     spec: LoadBalancingSpec,
     ifindexes: Sequence[int],
 ) -> Iterable[bytes]:
-    """Pack a switch's ports. A port's tag is its place among those to a higher tier."""
+    """Yield a switch's ports as bytes. CONGA's tag of a port is its index among the uplinks."""
     tag = 0
     for port in ports:
         peer = testbed.peer_device(port)
-        up = peer.kind == "switch" and peer.tier > tier
+        to_switch = peer.kind == "switch"
+        is_uplink = to_switch and peer.tier > tier
         unit_bytes = max(1, port.rate_bps * spec.dre_time_ns // (8 * 10**9) >> DRE_SHIFT)
-        fabric = peer.kind == "switch"
-        yield _PORT.pack(unit_bytes, ifindexes[port.index], fabric, up, min(tag, 255), 0)
-        tag += up
+        yield _PORT.pack(unit_bytes, ifindexes[port.index], to_switch, is_uplink, min(tag, 255), 0)
+        tag += is_uplink
 
 
 def partners_of(testbed: Testbed) -> dict[str, list[int]]:
     """Return each switch's CONGA partners by the second byte of hosts' addresses.
 
-    A switch's partner for a destination is the switch of its own tier that the packet comes down
-    to, if that is the same by all paths. Partners are numbered from 0 at each switch.
+    A switch sends feedback about paths to its partners. Its partner for a destination is the switch
+    of its own tier that packets to the destination come down to, if that is the same switch on all
+    paths. Each switch numbers its partners from 0.
     """
     numbers, hops = attachments(testbed), next_hops(testbed)
     result = {}
     for name in testbed.switches:
         partner, known = [NO_PARTNER] * 256, dict[str, int]()
         for target, number in numbers.items():
-            found = _same_tier(testbed, hops, name, target)
-            if len(found) == 1:
-                partner[number] = known.setdefault(found.pop(), len(known))
+            candidates = _same_tier(testbed, hops, name, target)
+            if len(candidates) == 1:
+                partner[number] = known.setdefault(candidates.pop(), len(known))
         result[name] = partner
     return result
 
 
 def _same_tier(testbed: Testbed, hops: Any, name: str, target: str) -> set[str]:
-    """Return the switches of the tier of `name` that paths to `target` come down to, if it goes up.
+    """Return the switches of the tier of `name` that its paths to `target` come down to.
 
-    A path goes up to some tier, then down: it is followed from every port that goes up.
+    A path goes up to some tier and then down. The paths are followed from every uplink of `name`
+    that leads to the target; without such uplinks the result is empty.
     """
-    tier, found = testbed.device[name].tier, set[str]()
-    todo = {
+    tier, switches = testbed.device[name].tier, set[str]()
+    above = {
         testbed.peer_device(port).name
         for port in hops[name].get(target, ())
         if testbed.peer_device(port).tier > tier
     }
-    while todo:
-        here = todo.pop()
-        for port in hops[here].get(target, ()):
+    while above:
+        current = above.pop()
+        for port in hops[current].get(target, ()):
             peer = testbed.peer_device(port)
             if peer.tier == tier:
-                found.add(peer.name)
+                switches.add(peer.name)
             else:
-                todo.add(peer.name)
-    return found
+                above.add(peer.name)
+    return switches
 
 
 class PathFile:
@@ -152,7 +155,7 @@ class PathFile:
         ifindexes: Sequence[int],
         namespaces: Sequence[int],
     ) -> None:
-        """Begin: what is forwarded from now on is balanced. The arguments are `settings_of`'s."""
+        """Start load balancing of all packets from now on, with the arguments of `settings_of`."""
         self._testbed = testbed
         self.count = len(testbed.switches)
         self._ifindexes = ifindexes
@@ -164,16 +167,16 @@ class PathFile:
         self._last: np.ndarray = np.zeros(self.count, dtype=PATHS_STATE)
 
     @staticmethod
-    def is_in(trial: TrialSpec) -> bool:
+    def is_used_in(trial: TrialSpec) -> bool:
         """Return whether switches choose paths in a trial."""
         return trial.load_balancing.kind != ECMP.kind
 
     def begin_at(self, t0_ns: int) -> None:
-        """Say when time 0 is, of CLOCK_MONOTONIC."""
+        """Set time 0 of the trial to `t0_ns` of CLOCK_MONOTONIC."""
         os.write(self._paths, _ORIGIN.pack(t0_ns))
 
     def links_down(self, links: Iterable[int]) -> None:
-        """Say which links are down from now on; all others are up."""
+        """Set which links are down from now on; all others are up."""
         ends = [
             self._ifindexes[end]
             for link in links
@@ -187,10 +190,10 @@ class PathFile:
         return np.frombuffer(data, dtype=np.uint64).astype(np.int64).reshape(-1, 1)
 
     def exchange(self, switches: Ints, timeouts_ns: Ints) -> Ints:
-        """Set timeouts of some switches, shape (switches, 1), and read them back."""
-        wanted = np.zeros(len(switches), dtype=_TIMEOUT)
-        wanted["number"], wanted["timeout_ns"] = switches, timeouts_ns.ravel()
-        os.write(self._timeouts, wanted.tobytes())
+        """Set timeouts of some switches, shape (switches, 1), and return those they then have."""
+        settings = np.zeros(len(switches), dtype=_TIMEOUT)
+        settings["number"], settings["timeout_ns"] = switches, timeouts_ns.ravel()
+        os.write(self._timeouts, settings.tobytes())
         return self.timeouts_ns()[switches]
 
     def values(self, states: np.ndarray) -> dict[str, Ints]:
@@ -199,7 +202,7 @@ class PathFile:
         return {key: states[name].astype(np.int64) for key, name in _SIGNALS.items()}
 
     def facts(self) -> dict[str, Any]:
-        """Return facts and findings for the trial's record, of the last reading."""
+        """Return facts and findings for the trial's record, by the last reading."""
         last = self._last
         overflows = dict(zip(self._testbed.switches, last["overflows"].tolist(), strict=True))
         return balancing_facts(int(last["flowlets"].sum()), int(last["reroutes"].sum()), overflows)

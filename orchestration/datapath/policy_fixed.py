@@ -1,4 +1,4 @@
-"""A fixed rate: nothing that happens changes it."""
+"""No congestion control: each flow has a fixed rate."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ HPCC = CongestionControl(
         "eta": Parameter("number", 950, 1, 1_000, "target utilization"),
         "max_stage": Parameter("count", 5, 0, 1_000, "additive increases in a row"),
         "w_ai": Parameter("size", 80, 1, 10_000_000, "additive increase of the window"),
-        "t": Parameter("time", 0, 0, 16_000_000, "base round trip; 0 is that of the testbed"),
+        "t": Parameter("time", 0, 0, 16_000_000, "base RTT; 0 is that of the testbed"),
     },
     base_rtt="t",
     ack_every=1,

@@ -1,7 +1,7 @@
-"""Makes the ports of the data path, and reads and sets their queues.
+"""Creates the ports of the data path, and reads and sets their queues.
 
-Likewise their shared buffers, pauses, and what the watchdog has found. The structs are those of
-`port.h`, `buffer.h` and `watchdog.c`.
+It also reads shared buffers, pauses and the incidents that the PFC watchdog has found. The layouts
+of structs are those in `port.h`, `buffer.h` and `watchdog.c`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _COUNTERS = tuple(name for name in QUEUE_STATE.names or () if name != "max_p")
 
 
 class BufferOptions(NamedTuple):
-    """A port's part in the shared buffer of its switch.
+    """The settings of a switch's shared buffer for one port.
 
-    `number` is that of its switch, `pool_bytes` the buffer without the headroom of its ports.
+    `number` is the number of the switch, `pool_bytes` its buffer without the headroom of all ports,
+    and `headroom_bytes` the headroom of this port.
     """
 
     switch: SwitchSpec
@@ -51,8 +52,8 @@ class BufferOptions(NamedTuple):
     headroom_bytes: int
 
     def packed(self) -> bytes:
-        """Return it as the kernel reads it."""
-        spec, room = self.switch, MAX_CLASSES - len(self.switch.alpha)
+        """Return the settings as the struct that the kernel reads."""
+        spec, unused = self.switch, [0] * (MAX_CLASSES - len(self.switch.alpha))
         return _BUFFER.pack(
             spec.detect_ns if spec.lossless else 0,
             spec.restore_ns,
@@ -61,34 +62,34 @@ class BufferOptions(NamedTuple):
             spec.xoff_bytes,
             spec.xon_offset_bytes,
             *(round(alpha * _ALPHA_UNIT) for alpha in spec.alpha),
-            *[0] * room,
+            *unused,
             self.number,
             spec.quanta,
             sum(1 << klass for klass in spec.lossless),
             WATCHDOG_ACTIONS.index(spec.action),
             *spec.priorities,
-            *[0] * room,
+            *unused,
         )
 
 
 _ALPHA_UNIT = 1 << 16
 
 
-def host(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
-    """Return the request that makes an interface the NIC of a host that speaks TCP."""
+def host_request(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
+    """Return the netlink request that makes an interface the NIC of a TCP host."""
     options = attribute(1, _HOST.pack(rate_bps, framing_bytes, 0))
     root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
     return qdiscs.qdisc(ifindex, handle, root, HOST_KIND, options, nested=True)
 
 
 class QueueOptions(NamedTuple):
-    """A queue of a port: its room, and its share of a round."""
+    """A queue of a port: its buffer, and the bytes that it may send in a round (its weight)."""
 
     limit_bytes: int
     quantum_bytes: int
 
 
-def port(
+def port_request(
     ifindex: int,
     queues: Sequence[QueueOptions],
     *,
@@ -100,22 +101,26 @@ def port(
     marks_departures: bool,
     buffer: BufferOptions | None = None,
 ) -> bytes:
-    """Return the request that makes an interface a switch's port; `delay_ns` is its cable's.
+    """Return the netlink request that makes an interface a port of a switch.
 
-    `first_queue` is the number of its first queue in `QueueFile`, `seed` of 64 bits begins the
-    stream that marking draws from. With `buffer`, the queues' own limits do not count.
+    `delay_ns` is the delay of its cable, `first_queue` the number of its first queue in
+    `QueueFile`, and `seed` (64 bits) that of the random stream for marks. With a shared `buffer`,
+    the queues' own limits do not count.
     """
-    room = [*queues, *[QueueOptions(0, 0)] * (MAX_CLASSES - len(queues))]
+    all_queues = [*queues, *[QueueOptions(0, 0)] * (MAX_CLASSES - len(queues))]
     options = _PORT.pack(
         rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
-    ) + b"".join(_QUEUE.pack(*item) for item in room)
+    ) + b"".join(_QUEUE.pack(*queue) for queue in all_queues)
     options += buffer.packed() if buffer else bytes(_BUFFER.size)
     root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
     return qdiscs.qdisc(ifindex, handle, root, KIND, attribute(_OPTIONS, options), nested=True)
 
 
 def read_states(fd: int, count: int, state: np.dtype[Any], path: str) -> np.ndarray:
-    """Read so many states from a file's beginning, at once. Raises OSError if there are fewer."""
+    """Read `count` structs from the beginning of a file, in one system call.
+
+    `state` is the layout of a struct. Raises OSError if the file has fewer.
+    """
     data = os.pread(fd, count * state.itemsize, 0)
     if len(data) != count * state.itemsize:
         raise OSError(f"{path} has {len(data)} bytes instead of {count * state.itemsize}")
@@ -131,34 +136,34 @@ def queue_reading(states: np.ndarray) -> QueueReading:
 
 
 class QueueFile:
-    """All queues of a fabric, in the order of `Testbed.queues`: one system call reads or sets any.
+    """All queues of a fabric, in the order of `Testbed.queues`.
 
-    The queues are the first `count` of the file.
+    One system call reads all of them, or sets any of them.
     """
 
     def __init__(self, count: int) -> None:
-        """Open it."""
+        """Open the kernel's file, whose first `count` queues are those of the fabric."""
         self._fd = os.open(QUEUES, os.O_RDWR)
         self._count = count
 
     def read(self) -> QueueReading:
-        """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
+        """Read all queues at one moment. Raises OSError if the kernel has fewer queues."""
         return queue_reading(read_states(self._fd, self._count, QUEUE_STATE, QUEUES))
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
-        """Set thresholds of `queues`; all arrays have shape (changes,)."""
+        """Set the thresholds of `queues`; all arrays have shape (changes,)."""
         columns = (queues, kmin_bytes, kmax_bytes, self.in_kernel(pmax))
         os.write(self._fd, np.column_stack(columns).astype(np.uint32).tobytes())
 
     @staticmethod
     def in_kernel(pmax: Floats) -> Ints:
-        """Return probabilities as the kernel has them, as shares of 2^32."""
-        wanted: Ints = np.rint(np.asarray(pmax) * 2**32).astype(np.int64)
-        return np.clip(wanted, 0, 2**32 - 1)
+        """Return probabilities as the kernel has them, multiplied by 2^32."""
+        max_p: Ints = np.rint(np.asarray(pmax) * 2**32).astype(np.int64)
+        return np.clip(max_p, 0, 2**32 - 1)
 
     @staticmethod
     def from_kernel(max_p: Floats) -> Floats:
-        """Return the probabilities that the kernel's numbers stand for."""
+        """Return the probabilities for the kernel's values."""
         return np.asarray(max_p, dtype=np.float64) / 2**32
 
 
@@ -176,25 +181,25 @@ PAUSE_STATE = np.dtype(
 BUFFER_STATE = np.dtype(
     [("lossless_drops", np.uint64), ("buffer_bytes", np.uint32), ("headroom_bytes", np.uint32)]
 )
-_MAX_STEPS = 24
+_MAX_QUEUES = 24
 _INCIDENT = np.dtype(
     [
         ("at_ns", np.uint64),
         *((name, np.uint32) for name in ("kind", "count", "begin")),
-        ("queue", np.uint32, (_MAX_STEPS,)),
+        ("queue", np.uint32, (_MAX_QUEUES,)),
         ("unused", np.uint32),
     ]
 )
 
 
 class SharedBuffers:
-    """The shared buffers of all switches of a testbed that has them."""
+    """The shared buffers of all switches of a testbed, and the incidents of PFC."""
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
         self.switches = len(testbed.switches)
         lossless = set(testbed.lossless_queues)
-        self._places = np.array(
+        self._lossless = np.array(
             [number for number, queue in enumerate(testbed.queues) if queue in lossless],
             dtype=np.int64,
         )
@@ -206,8 +211,8 @@ class SharedBuffers:
         `pauses` has the states of all queues, dtype `PAUSE_STATE`, `buffers` those of all switches,
         dtype `BUFFER_STATE`.
         """
-        lossless = pauses[self._places]
-        of_classes = PAUSE_STATE.names if len(self._places) and PAUSE_STATE.names else ()
+        lossless = pauses[self._lossless]
+        of_classes = PAUSE_STATE.names if len(self._lossless) and PAUSE_STATE.names else ()
         of_switches = ("buffer_bytes", "headroom_bytes")
         return {
             **{f"priority.{name}": lossless[name].astype(np.int64) for name in of_classes},
@@ -216,16 +221,16 @@ class SharedBuffers:
 
     def _incidents(self, t0_ns: int) -> Iterator[Incident]:
         with open(INCIDENTS, "rb") as file:
-            found = np.frombuffer(file.read(), dtype=_INCIDENT)
-        for row in found:
+            rows = np.frombuffer(file.read(), dtype=_INCIDENT)
+        for row in rows:
             numbers, begin = row["queue"][: row["count"]].tolist(), int(row["begin"])
             t_ns, kind = int(row["at_ns"]) - t0_ns, KINDS[row["kind"]]
             yield incident(self._testbed, t_ns, kind, numbers, begin)
 
     def outcome(self, t0_ns: int) -> tuple[list[Event], dict[str, Any]]:
-        """Return a trial's events and facts; time 0 is `t0_ns` of CLOCK_MONOTONIC.
+        """Return a trial's events and facts about PFC; time 0 is `t0_ns` of CLOCK_MONOTONIC.
 
-        They are what the watchdog has found, packets of lossless classes that found no headroom,
+        They have the watchdog's incidents, the packets of lossless classes that found no headroom,
         and findings for the trial's stamp.
         """
         states = read_states(self._buffers, self.switches, BUFFER_STATE, BUFFERS)

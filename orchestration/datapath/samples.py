@@ -1,6 +1,7 @@
-"""Lets the engine read the fabric by itself at given times, and fetches what it has read.
+"""Readings that the guest's kernel takes by itself at given times, to be fetched together.
 
-Flows are counted with each reading. The structs are those of `sample.c` and `flow_table.c`.
+Flows are counted with each reading. The layouts of structs are those in `sample.c` and
+`flow_table.c`.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from orchestration.datapath.ports import (
 SAMPLES = "/proc/closloop/samples"
 # struct plan
 _PLAN = struct.Struct("=QQ10I")
-# The kernel keeps no more of readings until they are fetched.
+# The kernel keeps at most this size of readings until they are fetched.
 _MAX_BYTES = 16 << 20
 
 
 class Senders(IntFlag):
-    """Who sends a trial's flows: once all of these have none left, one reading is the last."""
+    """Who sends a trial's flows. When none of them has flows left, there is one last reading."""
 
     NOBODY = 0
     PROCESS = 1
@@ -43,7 +44,7 @@ class Senders(IntFlag):
 
 
 class Sample(NamedTuple):
-    """A reading, with its time of CLOCK_MONOTONIC; `hosts` is None if they were not read."""
+    """A reading at `t_ns` of CLOCK_MONOTONIC. What was not read is None."""
 
     t_ns: int
     queues: QueueReading
@@ -54,15 +55,15 @@ class Sample(NamedTuple):
     paths: dict[str, Ints] | None = None
 
 
-def last_reading_now() -> None:
-    """Say that the process that sends flows has none left."""
+def report_sender_done() -> None:
+    """Tell the kernel that the process that sends flows has none left."""
     fd = os.open(SAMPLES, os.O_WRONLY)
     os.write(fd, b"\1")
     os.close(fd)
 
 
 class SampleFile:
-    """The readings of a fabric that the engine takes by itself."""
+    """The readings of a fabric that the kernel takes by itself."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class SampleFile:
         pairs: TrafficMatrix | None = None,
         paths: PathFile | None = None,
     ) -> None:
-        """Open it. With `flows`, the kernel counts flows (`OwnFlowTables`)."""
+        """Open the kernel's file. With `flows`, readings count flows (see `KernelFlowTables`)."""
         self._paths = paths
         self._fd = os.open(SAMPLES, os.O_RDWR)
         self._hosts, self._shared, self._flows, self._pairs = hosts, shared, flows, pairs
@@ -95,41 +96,42 @@ class SampleFile:
         if pairs:
             fields += [("pairs", np.uint64, (pairs.count,))]
         self._sample = np.dtype(fields)
-        # how many readings can be asked for at once
+        # how many readings can be requested at once
         self.max_ahead = _MAX_BYTES // self._sample.itemsize
-        self._asked = 0
+        self._requested = 0
         self._with_hosts = range(0)
 
-    def ask(
+    def request(
         self, first_ns: int, period_ns: int, readings: int, hosts_first: int, hosts_every: int
     ) -> None:
-        """Let the kernel read the fabric by itself, at times of CLOCK_MONOTONIC.
+        """Let the kernel read the fabric `readings` times, at times of CLOCK_MONOTONIC.
 
-        Hosts are read at every `hosts_every`th of them, from `hosts_first` on (0: the first).
+        Hosts are read with every `hosts_every`th reading, from number `hosts_first` on; the first
+        reading has number 0.
         """
         last = (hosts_first, hosts_every, self._paths.count if self._paths else 0, 0)
         os.write(
             self._fd,
             _PLAN.pack(first_ns, period_ns, readings, self._senders, *self._counts, *last),
         )
-        self._asked = readings
+        self._requested = readings
         self._with_hosts = range(hosts_first, readings, hosts_every)
 
-    def asked(self) -> list[Sample]:
-        """Wait for the readings that were asked for; return them, fewer if all flows have ended."""
-        data = os.pread(self._fd, self._asked * self._sample.itemsize, 0)
-        found = np.frombuffer(data, dtype=self._sample)
-        return [self._read(one, number in self._with_hosts) for number, one in enumerate(found)]
+    def fetch(self) -> list[Sample]:
+        """Wait for the requested readings; return them, or fewer if all flows have ended."""
+        data = os.pread(self._fd, self._requested * self._sample.itemsize, 0)
+        rows = np.frombuffer(data, dtype=self._sample)
+        return [self._read(row, number in self._with_hosts) for number, row in enumerate(rows)]
 
-    def _read(self, one: Any, with_hosts: bool) -> Sample:
+    def _read(self, row: Any, with_hosts: bool) -> Sample:
         return Sample(
-            int(one["t_ns"]),
-            queue_reading(one["queues"]),
-            FlowReading(*one["flows"].T.astype(np.int64)) if self._flows else None,
-            self._shared.values(one["pauses"], one["buffers"]) if self._shared else None,
-            self._hosts.values(one["hosts"], one["nics"]) if with_hosts else None,
-            self._pairs.values(one["pairs"]) if self._pairs else None,
-            self._paths.values(one["paths"]) if self._paths else None,
+            int(row["t_ns"]),
+            queue_reading(row["queues"]),
+            FlowReading(*row["flows"].T.astype(np.int64)) if self._flows else None,
+            self._shared.values(row["pauses"], row["buffers"]) if self._shared else None,
+            self._hosts.values(row["hosts"], row["nics"]) if with_hosts else None,
+            self._pairs.values(row["pairs"]) if self._pairs else None,
+            self._paths.values(row["paths"]) if self._paths else None,
         )
 
 
@@ -148,32 +150,38 @@ _FACTS = (
 )
 
 
-class OwnFlowTables:
-    """A table of each switch's recent flows. The arguments are those of `FlowTables`."""
+class KernelFlowTables:
+    """Flow tables in the guest's kernel, one for each switch.
+
+    The arguments are those of `collectors.readers.flows.FlowTables`.
+    """
 
     def __init__(
         self,
-        places: Sequence[tuple[int, int]],
+        queues: Sequence[tuple[int, int]],
         hosts: Mapping[bytes, int],
         readings_per_slot: int,
         entry_bits: int = ENTRY_BITS,
     ) -> None:
-        """Begin to count."""
+        """Create the tables, and begin to count flows."""
         self._entries = 1 << entry_bits
-        queue_of = queue_numbers(places).astype(np.uint32)
-        known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
+        queue_of = queue_numbers(queues).astype(np.uint32)
+        host_of_address = sorted(
+            (int.from_bytes(address, "little"), host) for address, host in hosts.items()
+        )
         settings = _SETTINGS.pack(
             entry_bits,
             WINDOW_SLOTS,
             readings_per_slot,
             CLEANUP_EVERY_SLOTS,
             ELEPHANT_BYTES,
-            len(places),
+            len(queues),
             len(queue_of),
-            len(known),
+            len(host_of_address),
         )
         self._fd = os.open(FLOW_TABLES, os.O_RDWR)
-        os.write(self._fd, settings + queue_of.tobytes() + np.array(known, np.uint32).tobytes())
+        hosts_as_bytes = np.array(host_of_address, np.uint32).tobytes()
+        os.write(self._fd, settings + queue_of.tobytes() + hosts_as_bytes)
 
     def facts(self) -> dict[str, Any]:
         """Return facts about the tables for the trial's record, JSON-ready."""

@@ -13,7 +13,7 @@ import typer
 from inventory.testbed_json import testbed_to_json
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
-from orchestration.core.csv_columns import Block, blocks, refuse, refuse_where, write_csv
+from orchestration.core.csv_columns import Block, read_blocks, refuse, refuse_where, write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, FAILED, MISSING, UNFINISHED, Ints
 from orchestration.exchange.imported import Imported, ImportedFlows, number_names
@@ -63,7 +63,7 @@ def import_csv(
     """
     described, _ = read_mapping(mapping, CsvMapping)
     table = _Table(file, described)
-    for block in blocks(file, table.columns, DELIMITERS[described.delimiter]):
+    for block in read_blocks(file, table.columns, DELIMITERS[described.delimiter]):
         table.take(block)
     if not table.lines:
         raise InputError.single(str(file), "has no flows below its header", "give a file with some")
@@ -213,7 +213,7 @@ def read_csv_records(path: Path, mapping_path: Path) -> tuple[RecordedFlows, dic
     planned = ("src", "dst", "bytes", "start", "klass")
     names = {name: column for name, column in _column_names(mapping).items() if name in planned}
     records: list[FlowRecord] = []
-    for block in blocks(path, names, DELIMITERS[mapping.delimiter]):
+    for block in read_blocks(path, names, DELIMITERS[mapping.delimiter]):
         start = block.scaled("start", TIME_UNITS[columns.start.unit]).tolist()
         size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], minimum=1).tolist()
         klass = block.cells.get("klass", [ALL] * len(start))

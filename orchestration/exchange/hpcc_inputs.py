@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.routing import PathTable
-from orchestration.core.csv_columns import opened, refuse, refuse_where, shown
+from orchestration.core.csv_columns import open_bytes, quoted_cell, refuse, refuse_where
 from orchestration.core.errors import InputError
 from orchestration.core.provenance import shared_buffer_words
 from orchestration.core.records import Ints
@@ -116,7 +116,7 @@ def _starts(block: Rows) -> Ints:
     for row, cell in enumerate(block.columns[-1]):
         match = _SECONDS.fullmatch(cell)
         if match is None:
-            what = f"the start is {shown(cell)}, not seconds with up to nine decimals"
+            what = f"the start is {quoted_cell(cell)}, not seconds with up to nine decimals"
             block.refuse(row, what, "write it like 2.000013457")
         starts.append(int(match[1]) * 10**9 + int((match[2] or b"").ljust(9, b"0")))
     return np.array(starts, dtype=np.int64)
@@ -247,7 +247,7 @@ def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
     """Return key -> (line number, words) of a config file; `#` begins a comment."""
     values = {}
     try:
-        text = opened(path).read().decode()
+        text = open_bytes(path).read().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.single(str(path), f"cannot be read: {error}", CHECK_FORMAT) from error
     for number, line in enumerate(text.splitlines(), start=1):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.core.csv_columns import numbered_lines, refuse, shown
+from orchestration.core.csv_columns import numbered_lines, quoted_cell, refuse
 from orchestration.core.errors import InputError
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
@@ -104,7 +104,7 @@ def _node(block: Rows, row: int, cell: bytes) -> int:
     if cell.isdigit() and not (len(cell) == 8 and cell.startswith(b"0")):
         return int(cell)
     if not re.fullmatch(rb"0[bB][0-9a-fA-F]{6}", cell):
-        what = f"{shown(cell)} is neither an address like 0b000501 nor an id"
+        what = f"{quoted_cell(cell)} is neither an address like 0b000501 nor an id"
         block.refuse(row, what, CHECK_FORMAT)
     return (int(cell, 16) >> 8) & 0xFFFF
 
@@ -312,14 +312,17 @@ def _read(path: Path, topology: HpccTopology, end_ns: int) -> QueueHistogram:
             values = [int(cell) for cell in cells]
         except ValueError:
             refuse(
-                path, number, f"{shown(line.strip())} is not the samples of a queue", CHECK_FORMAT
+                path,
+                number,
+                f"{quoted_cell(line.strip())} is not the samples of a queue",
+                CHECK_FORMAT,
             )
         if block is None:
             refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
         switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
         known = switch in topology.switches and 1 <= port <= ports[switch]
         if not known or not counts or min(counts) < 0:
-            what = f"{shown(line.strip())} is not a queue of {topology.path} with its counts"
+            what = f"{quoted_cell(line.strip())} is not a queue of {topology.path} with its counts"
             refuse(path, number, what, "give the topology file of the same run")
         block.counts[switch, port - 1] = counts
     if block is None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from orchestration.core.csv_columns import numbered_lines, opened_csv, refuse, shown
+from orchestration.core.csv_columns import numbered_lines, opened_csv, quoted_cell, refuse
 from orchestration.core.errors import InputError
 from orchestration.core.topology import TCP_IP_HEADER_BYTES
 from orchestration.exchange.records import (
@@ -236,7 +236,7 @@ class _SflowReader:
 
     def _integer(self, number: int, value: bytes) -> int:
         if not value.isdigit():
-            refuse(self._path, number, f"{shown(value)} is not a whole number", _PRINT_AGAIN)
+            refuse(self._path, number, f"{quoted_cell(value)} is not a whole number", _PRINT_AGAIN)
         return int(value)
 
     def _sample(self, number: int, value: bytes) -> None:
@@ -250,7 +250,10 @@ class _SflowReader:
             data = bytes.fromhex(value.decode("ascii").replace("-", ""))
         except ValueError:
             refuse(
-                self._path, number, f"{shown(value)} is not a packet in hexadecimal", _PRINT_AGAIN
+                self._path,
+                number,
+                f"{quoted_cell(value)} is not a packet in hexadecimal",
+                _PRINT_AGAIN,
             )
         link = _LINKS.get(self._protocol)
         if link is None:

@@ -18,9 +18,9 @@ import numpy as np
 from orchestration.core.csv_columns import (
     is_finite,
     numbered_lines,
+    quoted_cell,
     refuse,
     scaled_integers,
-    shown,
 )
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints
@@ -106,16 +106,21 @@ class _Reader:
         words = self._words(number, text)
         if not self._version:
             if words[0] != "version" or len(words) != 2 or words[1] not in VERSIONS:
-                what = f"{shown(text)} is not `version 2` or `version 3`"
+                what = f"{quoted_cell(text)} is not `version 2` or `version 3`"
                 refuse(self._path, number, what, "give a .sca or .vec file of OMNeT++ 4, 5 or 6")
             self._version = words[1]
             return
         if words[0] not in _BEGINNINGS:
-            refuse(self._path, number, f"{shown(words[0])} begins no line of a result file", _CHECK)
+            refuse(
+                self._path,
+                number,
+                f"{quoted_cell(words[0])} begins no line of a result file",
+                _CHECK,
+            )
         try:
             self._take_words(number, words)
         except ValueError:
-            refuse(self._path, number, f"{shown(text)} is not complete", _CHECK)
+            refuse(self._path, number, f"{quoted_cell(text)} is not complete", _CHECK)
 
     def _words(self, number: int, text: str) -> list[str]:
         words, position = [], 0
@@ -178,9 +183,11 @@ class _Reader:
         cells = line.split()
         rows = self._vectors.get(cells[0])
         if rows is None:
-            refuse(self._path, number, f"there is no vector {shown(cells[0])} above", _CHECK)
+            refuse(self._path, number, f"there is no vector {quoted_cell(cells[0])} above", _CHECK)
         if len(cells) != rows.width:
-            what = f"{shown(line.strip())} does not have the vector's {rows.width - 1} columns"
+            what = (
+                f"{quoted_cell(line.strip())} does not have the vector's {rows.width - 1} columns"
+            )
             refuse(self._path, number, what, _CHECK)
         rows.lines.append(number)
         rows.times.append(cells[rows.time].decode("ascii", "replace"))
@@ -202,7 +209,12 @@ class _Reader:
                 vector.value = np.array([float(text) for text in cells])
             except (ValueError, ArithmeticError):
                 bad = next(n for n, text in enumerate(cells) if not is_finite(text))
-                refuse(self._path, rows.lines[bad], f"{shown(cells[bad])} is not a number", _CHECK)
+                refuse(
+                    self._path,
+                    rows.lines[bad],
+                    f"{quoted_cell(cells[bad])} is not a number",
+                    _CHECK,
+                )
             back = np.flatnonzero(np.diff(vector.t_ns) < 0)
             if len(back):
                 line = rows.lines[int(back[0]) + 1]

@@ -14,7 +14,7 @@ from inventory.files import load_testbed
 from inventory.strictyaml import in_order, read, suggest
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
-from orchestration.core.csv_columns import opened, write_csv
+from orchestration.core.csv_columns import open_bytes, write_csv
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.files import whole_file
 from orchestration.core.topology import Testbed
@@ -116,7 +116,7 @@ def _print_replay(written: ReplayFile) -> None:
 
 def kind_of(path: Path) -> str:
     """Return the kind of a file of flows, by its first bytes. Raises InputError if unknown."""
-    with opened(path) as file:
+    with open_bytes(path) as file:
         start = file.read(4096)
     if start.startswith(_MAGICS):
         return "capture"

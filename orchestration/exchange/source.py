@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from inventory.files import load_testbed
-from orchestration.core.condition import factors_of, settings
+from orchestration.core.condition import condition_settings, factors_of
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import whole_folder
 from orchestration.core.records import Floats, Ints, Schedule
@@ -130,7 +130,7 @@ def _of_campaign(path: Path) -> list[ExportedTrial]:
 
     exported: dict[tuple[str, int, int], ExportedTrial] = {}
     for trial in load_campaign(path).trials:
-        key = (settings(trial), trial.seed, trial.repeat)
+        key = (condition_settings(trial), trial.seed, trial.repeat)
         if key not in exported:
             testbed = load_testbed(trial.testbed)
             levels = map(str, factors_of(trial.cell).values())

@@ -14,7 +14,7 @@ from typing import IO, NoReturn
 
 import numpy as np
 
-from orchestration.core.csv_columns import COPY, is_integer, opened, refuse, shown
+from orchestration.core.csv_columns import COPY, is_integer, open_bytes, quoted_cell, refuse
 from orchestration.core.errors import InputError
 from orchestration.core.records import Ints
 
@@ -42,7 +42,9 @@ class Rows:
             values = np.array([int(cell) for cell in cells], dtype=np.int64)
         except (ValueError, OverflowError):
             row = next(n for n, cell in enumerate(cells) if not is_integer(cell))
-            self.refuse(row, f"{name} is {shown(cells[row])}, not a whole number", CHECK_FORMAT)
+            self.refuse(
+                row, f"{name} is {quoted_cell(cells[row])}, not a whole number", CHECK_FORMAT
+            )
         if len(values) and int(values.min()) < minimum:
             row = int(np.argmax(values < minimum))
             self.refuse(row, f"{name} is {values[row]}, less than {minimum}", CHECK_FORMAT)
@@ -83,7 +85,12 @@ def rows(
             if not block:
                 continue
             if left is None and not last.endswith(b"\n"):
-                refuse(path, numbers[-1], f"the last line has no end: {what} may be cut off", COPY)
+                refuse(
+                    path,
+                    numbers[-1],
+                    f"the last line has no line break: {what} may be cut off",
+                    COPY,
+                )
             if len(block[0]) in widths:
                 widths = (len(block[0]),)
             bad = next((n for n, cells in enumerate(block) if len(cells) not in widths), None)
@@ -112,7 +119,7 @@ def head(path: Path, count: int) -> list[list[bytes]]:
 
 @contextmanager
 def _opened_text(path: Path) -> Iterator[IO[bytes]]:
-    with opened(path) as file:
+    with open_bytes(path) as file:
         if b"\0" in file.read(_SAMPLE_BYTES):
             raise InputError.single(str(path), "is binary, not text", CHECK_FORMAT)
         file.seek(0)
@@ -126,5 +133,5 @@ def _refuse_width(
     if not text.isascii() or b"\0" in text:
         refuse(path, line, f"has bytes that are not text in place of {what}", CHECK_FORMAT)
     expected = " or ".join(str(width) for width in widths)
-    problem = f"{shown(text)} has {len(cells)} columns, {what} has {expected}"
+    problem = f"{quoted_cell(text)} has {len(cells)} columns, {what} has {expected}"
     refuse(path, line, problem, CHECK_FORMAT)

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.files import KERNEL, cache_folder, packaged
+from orchestration.core.files import KERNEL, cache_folder, packaged_folder
 from orchestration.kernel.fetch import version_key
 from orchestration.kernel.patches import config_hash
 
@@ -104,7 +104,7 @@ def built_kernels() -> list[Kernel]:
     """Return the kernels with the current configuration and patches, the newest source last."""
     current = config_hash()
     kernels = []
-    folders = [folder for folder in (packaged(KERNEL), kernel_folder()) if folder]
+    folders = [folder for folder in (packaged_folder(KERNEL), kernel_folder()) if folder]
     for path in (path for folder in folders for path in folder.glob(f"*/{MANIFEST}")):
         manifest = _read_manifest(path)
         binary = path.with_name(BINARY)

@@ -19,9 +19,9 @@ from orchestration.core.condition import (
     BEST_STATIC,
     ORACLE,
     TUNER,
+    campaign_tuner_name,
     factors_of,
     labels_of,
-    tuner_called,
 )
 from orchestration.core.roce import FORMER_HPCC_TEXT, is_former_hpcc
 from orchestration.core.trial import Scalar, TrialSpec
@@ -129,7 +129,10 @@ def read_measured_trials(
         result = read_trial(path)
         measured.append(
             MeasuredTrial(
-                cell={TUNER: tuner_called(result.spec), **factors_of(labels_of(result.spec))},
+                cell={
+                    TUNER: campaign_tuner_name(result.spec),
+                    **factors_of(labels_of(result.spec)),
+                },
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
                 backend=result.spec.backend,

@@ -25,7 +25,7 @@ from orchestration.cli.options import (
 )
 from orchestration.cli.run import RunOptions, backend_named, check_and_announce
 from orchestration.cli.terminal import Phases, print_json, write_page
-from orchestration.core.machine import spare_threads
+from orchestration.core.machine import limit_numpy_threads
 from orchestration.render.table import table
 from orchestration.render.terminal import show
 from orchestration.run.launcher import executor_named
@@ -176,7 +176,7 @@ def run_all(
     With `replace`, finished trials that the campaign files no longer describe are moved away first.
     The trials run on this machine or, if it is not "", on the Ray cluster at address `cluster`.
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.cli.display import summary_table
     from orchestration.papers.claims import move_stale_trials

@@ -21,7 +21,7 @@ from inventory.rack import Access, Rack
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.core.errors import NotReadyError, check_known
-from orchestration.core.problems import Code, Problem, told
+from orchestration.core.problems import Code, Problem, message_and_remedy
 from orchestration.device.client import Fleet, gather, holder_name, open_agents
 from orchestration.device.errors import DeviceError
 from orchestration.device.ssh import Secrets
@@ -60,7 +60,7 @@ class HostPolicy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON-ready data."""
-        error = told([self.problem], "error") if self.error else {}
+        error = message_and_remedy([self.problem], "error") if self.error else {}
         return {"device": self.device, **self.status, **error}
 
     @property

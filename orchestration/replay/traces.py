@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from inventory.testbed_json import testbed_to_json
-from orchestration.core.condition import in_words, settings, tuner_called
+from orchestration.core.condition import campaign_tuner_name, condition_settings, factor_labels
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError, Problem, gather
 from orchestration.core.files import sha256_of
@@ -101,7 +101,10 @@ def find_parents(run: Path, pattern: str = "") -> tuple[RecordedTrial, ...]:
         raise InputError.single(str(run), what, remedy)
     return tuple(
         RecordedTrial(
-            trial, sha256_of(trial.folder / TRIAL_FILE), tuner_called(trial.spec), trial.spec.repeat
+            trial,
+            sha256_of(trial.folder / TRIAL_FILE),
+            campaign_tuner_name(trial.spec),
+            trial.spec.repeat,
         )
         for trial in valid
     )
@@ -155,7 +158,7 @@ def group_parents(parents: Sequence[RecordedTrial]) -> tuple[TrialGroup, ...]:
     groups = []
     for group in by_key.values():
         spec = group[0].spec
-        factors = "-".join(in_words(spec.cell, "-")) or tuner_called(spec)
+        factors = "-".join(factor_labels(spec.cell, "-")) or campaign_tuner_name(spec)
         groups.append(
             TrialGroup(factors if len(by_key) > 1 else "", tuple(_with_unique_names(group)))
         )
@@ -168,7 +171,7 @@ def _key(parent: RecordedTrial) -> str:
     It contains the fabric itself, not the name of its file.
     """
     spec = parent.spec
-    shared = settings(replace(spec, testbed="", files={}))
+    shared = condition_settings(replace(spec, testbed="", files={}))
     times = (spec.duration_ns, spec.drain_ns, spec.action_period_ns)
     # imported flows have no patterns to distinguish them
     imported = "" if spec.traffic else parent.label

@@ -8,7 +8,7 @@ import typer
 
 from orchestration.cli.options import InventoryOption, Passwords, verb
 from orchestration.cli.run import RunOptions, check_and_announce, rack_access, with_rack_scale
-from orchestration.core.machine import spare_threads
+from orchestration.core.machine import limit_numpy_threads
 from orchestration.replay.request import ReplayRequest
 
 
@@ -36,7 +36,7 @@ def replay(
 
     closloop replay runs/quickstart --tuner amt --scale-rates 0.5
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.replay.build import build_replays

@@ -78,7 +78,7 @@ def _read(path: Path, changed_ns: int, inode: int) -> InterimAnalyses:
         return InterimAnalyses(
             StoppingRule(rule["until"], tuple(rule["of"]), rule["least"], rule["most"]),
             tuple(int(size) for size in data["looks"]),
-            tuple(ConditionStatus(**item) for item in data["conditions"]),
+            tuple(ConditionStatus.from_json(item) for item in data["conditions"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError.single(

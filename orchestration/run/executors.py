@@ -34,7 +34,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size
 from orchestration.run.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
-from traffic.schedule import within
+from traffic.schedule import fit_to_trial
 
 # Bytes on disk for each sample of a queue: about 9 at most; the rest of a trial takes little.
 _BYTES_PER_SAMPLE = 16
@@ -72,7 +72,9 @@ def check_memory(testbed: Testbed, jobs: int, trials: Iterable[TrialSpec]) -> No
 def needed_bytes(trial: TrialSpec, testbed: Testbed) -> int:
     """Return how much memory a trial's flows and readings take at least, until its duration."""
     try:
-        flows = sum(within(spec, trial, testbed).expected(testbed).flows for spec in trial.traffic)
+        flows = sum(
+            fit_to_trial(spec, trial, testbed).expected(testbed).flows for spec in trial.traffic
+        )
     except (ValueError, KeyError, OSError):
         return 0  # the trial itself reports what is wrong
     readings = trial.duration_ns // trial.sample_period_ns * len(testbed.queues)
@@ -134,7 +136,9 @@ class ProcessPool:
         if pid == 0:
             _be_worker(self._do, job, self._backend, sender, parent)
         sender.close()
-        self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, machine.steady_s()))
+        self._workers.append(
+            _Worker(job, pid, os.pidfd_open(pid), receiver, machine.monotonic_wall_s())
+        )
 
     def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
         """Yield messages of workers that arrive within `timeout_s` seconds.
@@ -181,7 +185,7 @@ class ProcessPool:
             "if memory was short, run fewer trials side by side with --jobs",
             _end_of_console(worker.job),
         )
-        return Failed.of(error, machine.steady_s() - worker.begin_s)
+        return Failed.of(error, machine.monotonic_wall_s() - worker.begin_s)
 
     def _end(self, worker: _Worker, grace_s: float = STOP_GRACE_S) -> None:
         """Wait for a worker's end, then kill its process group.

@@ -25,7 +25,7 @@ from orchestration.core.errors import InputError, NotReadyError, unwritable
 from orchestration.core.files import PARTIAL_SUFFIX, write_whole
 from orchestration.core.problems import Code
 from orchestration.core.roce import FORMER_HPCC
-from orchestration.core.trial import TrialSpec, drawn_independently
+from orchestration.core.trial import TrialSpec, with_independent_draws
 from orchestration.results.reader import finished_trials, read_trial
 
 JOURNAL_FILE = "journal.jsonl"
@@ -234,7 +234,7 @@ class RunFolder:
             words = ("closloop", "run", campaign.path, "--on", backend, "--out")
             return f"`{shlex.join(map(str, (*words, f'{self.path.parent}{out}')))}{more}`"
 
-        independent = {drawn_independently(trial).id for trial in campaign.trials}
+        independent = {with_independent_draws(trial).id for trial in campaign.trials}
         if any(name in independent for name in other):
             yield "give its patterns draw: independent, as theirs were"
         if any(has_old_hpcc(self.path / name) for name in other):

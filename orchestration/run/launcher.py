@@ -22,7 +22,7 @@ from orchestration.run.runner import Listener, Runner, Summary
 from orchestration.run.worker import work
 
 if TYPE_CHECKING:
-    from collectors.sinks.spooling import SpoolNote
+    from collectors.sinks.spool_observer import SpoolNote
     from orchestration.campaign.expand import Campaign
     from orchestration.core.ports import Backend
     from orchestration.core.topology import Testbed

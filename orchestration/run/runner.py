@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collectors.sinks.spooling import SpoolNote
+from collectors.sinks.spool_observer import SpoolNote
 from orchestration.core.errors import Interrupted
-from orchestration.core.machine import Stopwatch, noted_signals
-from orchestration.core.problems import told
+from orchestration.core.machine import Stopwatch, deferred_signals
+from orchestration.core.problems import message_and_remedy
 from orchestration.core.provenance import versions
 from orchestration.core.repeats import ConditionStatus, StoppingRule
 from orchestration.core.topology import Testbed
@@ -158,7 +158,7 @@ class Runner:
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
         journal.add(log.RUN_STARTED, **about, versions=versions())
         self._listener.planned(summary.trials, summary.skipped, jobs)
-        with noted_signals(self._workers.kill) as signals:
+        with deferred_signals(self._workers.kill) as signals:
             try:
                 while not signals:
                     if self._todo or len(self._workers):
@@ -239,7 +239,7 @@ class Runner:
     def _failed(self, trial: TrialSpec, failure: Failed) -> None:
         self._clear(trial)
         self.summary.failed[trial.id] = failure
-        why = {**told(failure.problems), "console": failure.console}
+        why = {**message_and_remedy(failure.problems), "console": failure.console}
         wall_s = round(failure.wall_s, 3)
         self._folder.journal.add(log.TRIAL_FAILED, trial=trial.id, wall_s=wall_s, **why)
         self._listener.failed(trial, failure)

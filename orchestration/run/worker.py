@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
+from collectors.sinks.spool_observer import SpoolNote, started_ns, write_spool_note
 from collectors.snapshot import ABOUT_FILE
 from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
@@ -117,7 +117,7 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     try:
         schedule = make_schedule(job.trial, job.testbed)
         _write_description(job, len(schedule))
-        leave_note(job.work, job.spool)
+        write_spool_note(job.work, job.spool)
         record = backend.run(TrialRun(job.trial, job.testbed, schedule, job.work, progress))
         ideal_ns = ideal_times_ns(job.testbed, schedule, job.trial)
         verdict = stamp(job.trial, job.testbed, schedule, record, ideal_ns)

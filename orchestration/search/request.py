@@ -21,7 +21,7 @@ from orchestration.analysis.trial_metrics import figures
 from orchestration.campaign.cells import read_cells
 from orchestration.campaign.expand import Campaign, expand, trial_seed
 from orchestration.core.capabilities import capabilities
-from orchestration.core.condition import TUNER, tuner_called
+from orchestration.core.condition import TUNER, campaign_tuner_name
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.pattern import REPEAT
 from orchestration.core.topology import Testbed
@@ -83,7 +83,9 @@ class SearchedCampaign:
     def campaign(self, trials: Sequence[TrialSpec]) -> Campaign:
         """Return trials as a campaign, for the runner."""
         cells = tuple({str(trial.cell): trial.cell for trial in trials}.values())
-        locations = dict.fromkeys((tuner_called(trial) for trial in trials), self.tuner_location)
+        locations = dict.fromkeys(
+            (campaign_tuner_name(trial) for trial in trials), self.tuner_location
+        )
         return Campaign(
             self.name, self.path, self.source, cells, tuple(trials), self.testbeds, locations
         )

@@ -20,7 +20,7 @@ from orchestration.campaign.search_result import (
 )
 from orchestration.cli.options import ClusterOption, Jobs, Json, On, Out, verb
 from orchestration.cli.terminal import print_json
-from orchestration.core.machine import spare_threads
+from orchestration.core.machine import limit_numpy_threads
 from orchestration.core.roce import DCQCN_PARAMETERS
 from orchestration.render.numbers import percents
 from orchestration.render.table import table
@@ -89,7 +89,7 @@ def search(
 
     Exit code: 0 done, 1 trials without values, 2 bad input, 3 not ready, 130 interrupted.
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.campaign.search_result import RESULTS_FOLDER, search_result_yaml
     from orchestration.core.outputs import check_outputs, write_output

@@ -31,7 +31,7 @@ from collectors.sinks.lines import (
     unique_times,
 )
 from collectors.sinks.spool import DamagedSpool, SpooledRun
-from collectors.sinks.spooling import TARGETS, TIMES
+from collectors.sinks.spool_observer import TARGETS, TIMES
 from orchestration.core.codec import unpack
 from orchestration.core.errors import InputError
 from orchestration.results.reader import TrialResult

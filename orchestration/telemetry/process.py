@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectors.sinks.spooling import SpoolNote
+from collectors.sinks.spool_observer import SpoolNote
 from orchestration.core.errors import ClosloopError
-from orchestration.core.problems import Code, Problem, told
+from orchestration.core.problems import Code, Problem, message_and_remedy
 from orchestration.run.runner import Listener
 
 if TYPE_CHECKING:  # the process itself needs none of these
@@ -248,7 +248,7 @@ def send(campaign_folder: Path) -> None:
     patience = _Patience()
 
     def say(problem: Problem) -> None:
-        _print(told([problem], "text"))
+        _print(message_and_remedy([problem], "text"))
 
     class Watched(InfluxConnection):
         """A connection that notes whether the server works."""
@@ -305,7 +305,7 @@ def main() -> None:
     try:
         send(folder)
     except ClosloopError as error:
-        _print(told(error.problems, "text"))
+        _print(message_and_remedy(error.problems, "text"))
 
 
 if __name__ == "__main__":

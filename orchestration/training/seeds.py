@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from orchestration.core.errors import ClosloopError, Interrupted, TrialError
-from orchestration.core.machine import noted_signals
+from orchestration.core.machine import deferred_signals
 from orchestration.run import backend_factory
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import die_with
@@ -85,7 +85,7 @@ def train_seeds(
             if training.process.is_alive():
                 os.kill(training.process.pid or 0, signal.SIGTERM)
 
-    with noted_signals(interrupt) as signals:
+    with deferred_signals(interrupt) as signals:
         interrupted = False
         while running or (waiting and not signals):
             while waiting and len(running) < side_by_side and not signals:
@@ -117,7 +117,7 @@ def _play_references(
     executor.check(backend, held_out.testbed, jobs, first)
     pool = EpisodePool(backend, jobs, log_slowdown_of, executor)
     work = folder / "work"
-    with noted_signals(pool.kill) as signals:
+    with deferred_signals(pool.kill) as signals:
         evaluator = Evaluator(held_out, folder / FILE, work, pool, lambda: not signals)
         try:
             return evaluator.prepare(lambda text: listener.note("", text))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from orchestration.core.errors import InputError, Interrupted, TrialError
-from orchestration.core.machine import noted_signals
+from orchestration.core.machine import deferred_signals
 from orchestration.core.ports import Backend
 from orchestration.core.trial import TrialSpec
 from orchestration.run.executors import THIS_MACHINE, Executor
@@ -92,7 +92,7 @@ def train(
         pool.kill()
         evaluation_pool.kill()
 
-    with noted_signals(kill) as signals:
+    with deferred_signals(kill) as signals:
 
         def should_continue() -> bool:
             return not signals

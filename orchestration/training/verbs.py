@@ -17,7 +17,7 @@ import typer
 from orchestration.cli.options import ClusterOption, Json, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError, check_known, not_installed
-from orchestration.core.machine import spare_threads
+from orchestration.core.machine import limit_numpy_threads
 from orchestration.core.plugins import is_file, short_name
 from orchestration.run.launcher import executor_named
 
@@ -122,7 +122,7 @@ def train(
 
     closloop train acc --cluster machines.yml
     """
-    spare_threads()
+    limit_numpy_threads()
 
     from orchestration.training.request import (
         TrainRequest,

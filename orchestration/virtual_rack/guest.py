@@ -37,7 +37,7 @@ from orchestration.backends.emulated.system import (
     unmount,
 )
 from orchestration.core.errors import ClosloopError
-from orchestration.core.problems import told
+from orchestration.core.problems import message_and_remedy
 from orchestration.virtual_rack import cabling, containers
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
@@ -385,7 +385,7 @@ def main() -> None:
         guest.serve()
     except ClosloopError as error:
         if guest is not None:
-            guest.send(told(error.problems, "failed"))
+            guest.send(message_and_remedy(error.problems, "failed"))
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()

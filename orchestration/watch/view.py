@@ -9,7 +9,7 @@ import math
 
 from rich.text import Text
 
-from collectors.snapshot import Turned
+from collectors.snapshot import KnobChange
 from orchestration.core.knobs import KNOBS
 from orchestration.core.records import Floats
 from orchestration.core.topology import Testbed
@@ -248,7 +248,7 @@ class _Renderer:
         return lines
 
 
-def change_text(change: Turned) -> str:
+def change_text(change: KnobChange) -> str:
     """Return a change as text, such as `4.1ms: 40 queues Kmin 5KB, Kmax 200KB..1MB, Pmax 1 %`."""
     knob = KNOBS[change.knob]
     parts = []

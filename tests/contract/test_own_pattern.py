@@ -108,7 +108,7 @@ def test_its_fields_are_checked_by_line(tmp_path):
     [
         ("ring.py:Rong", "ring.py has no 'Rong'"),
         ("rong.py:Ring", "there is no file"),
-        ("ring.py:dataclass", "is no pattern"),
+        ("ring.py:dataclass", "is not a traffic pattern"),
         ("ring", "unknown kind 'ring'"),
     ],
 )

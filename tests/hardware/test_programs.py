@@ -21,7 +21,7 @@ from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.device.client import AgentClient, Fleet
 from orchestration.device.errors import DeviceError
 from traffic.drivers.connections import Gid
-from traffic.drivers.programs import Flow, Launch, Outcome, driver
+from traffic.drivers.programs import Flow, Launch, Outcome, load_driver
 from traffic.drivers.rack_programs import (
     SERVICES,
     Job,
@@ -100,7 +100,7 @@ def wait_until_gone(pid):
 
 @needs_iperf3
 def test_iperf3_pairs_give_flow_outcomes(fleet):
-    jobs = [Job(driver("iperf3"), {}, flow(n, start_ns=n * 50 * MS_NS)) for n in range(2)]
+    jobs = [Job(load_driver("iperf3"), {}, flow(n, start_ns=n * 50 * MS_NS)) for n in range(2)]
     outcomes = run(fleet, jobs)
     for job in jobs:
         outcome = outcomes[job.flow.number]
@@ -111,7 +111,7 @@ def test_iperf3_pairs_give_flow_outcomes(fleet):
 
 @needs_iperf3
 def test_udp_by_iperf3_has_no_retransmissions_to_tell(fleet):
-    job = Job(driver("iperf3"), {"protocol": "udp", "rate": 100_000_000}, flow(2, 200_000))
+    job = Job(load_driver("iperf3"), {"protocol": "udp", "rate": 100_000_000}, flow(2, 200_000))
     outcome = run(fleet, [job])[2]
     assert outcome.status == DONE, outcome.detail
     assert outcome.retransmits == -1
@@ -120,7 +120,7 @@ def test_udp_by_iperf3_has_no_retransmissions_to_tell(fleet):
 @needs_fio
 @pytest.mark.parametrize("size", [1000, 100_001, 4 << 20])
 def test_fio_pairs_give_flow_outcomes(fleet, size):
-    outcome = run(fleet, [Job(driver("fio"), {}, flow(3, size))])[3]
+    outcome = run(fleet, [Job(load_driver("fio"), {}, flow(3, size))])[3]
     assert outcome.status == DONE, outcome.detail
     assert 0 <= outcome.sent_ns < outcome.end_ns
 
@@ -130,11 +130,11 @@ def test_fio_pairs_give_flow_outcomes(fleet, size):
 @pytest.mark.parametrize("ecn", ["ect0", "none"])
 def test_prebuilt_frames_are_sent_together_and_counted_where_they_arrive(fleet, shape, ecn):
     options = {"shape": shape, "ecn": ecn, "payload": 1000}
-    jobs = [Job(driver("scapy"), options, flow(n, 100_500)) for n in range(4, 7)]
+    jobs = [Job(load_driver("scapy"), options, flow(n, 100_500)) for n in range(4, 7)]
     outcomes = run(fleet, jobs)
     for number, outcome in outcomes.items():
         assert outcome.status == DONE, (number, outcome.detail)
-        assert outcome.detail == "101 of 101 frames came, 0 marked CE"
+        assert outcome.detail == "101 of 101 frames arrived, 0 marked CE"
         assert 0 <= outcome.sent_ns <= outcome.end_ns
 
 
@@ -142,24 +142,24 @@ def test_prebuilt_frames_are_sent_together_and_counted_where_they_arrive(fleet, 
 def test_marks_are_counted(fleet, monkeypatch):
     """No queue marks on loopback: the frames are built as if one had."""
     monkeypatch.setattr("traffic.drivers.scapy_incast._ECN", {"ect0": 3})
-    outcome = run(fleet, [Job(driver("scapy"), {}, flow(7, 10 * 1024))])[7]
-    assert outcome.detail == "10 of 10 frames came, 10 marked CE"
+    outcome = run(fleet, [Job(load_driver("scapy"), {}, flow(7, 10 * 1024))])[7]
+    assert outcome.detail == "10 of 10 frames arrived, 10 marked CE"
 
 
 @needs_root
 def test_a_flow_whose_last_frame_is_lost_is_not_done(fleet, monkeypatch):
-    scapy = driver("scapy")
+    scapy = load_driver("scapy")
     server, client = scapy.launches(flow(8, 10 * 1024), {})
     lost = Launch(**{**vars(client), "extra": {**client.extra, "last": client.extra["frames"][0]}})
     monkeypatch.setattr(scapy, "launches", lambda *_: (server, lost))
     outcome = run(fleet, [Job(scapy, {}, flow(8, 10 * 1024))])[8]
     assert (outcome.status, outcome.end_ns) == (UNFINISHED, -1)
-    assert outcome.detail == "10 of 10 frames came, 0 marked CE"
+    assert outcome.detail == "10 of 10 frames arrived, 0 marked CE"
 
 
 @needs_iperf3
 def test_a_client_whose_server_is_gone_fails_and_says_why(fleet, monkeypatch):
-    iperf3 = driver("iperf3")
+    iperf3 = load_driver("iperf3")
     server, client = iperf3.launches(flow(9), {})
     elsewhere = tuple("1" if word == "21409" else word for word in client.argv)
     wrong = Launch(**{**vars(client), "argv": elsewhere})
@@ -171,28 +171,30 @@ def test_a_client_whose_server_is_gone_fails_and_says_why(fleet, monkeypatch):
 
 @needs_iperf3
 def test_what_runs_at_the_end_of_a_trial_is_stopped_and_unfinished(fleet):
-    job = Job(driver("iperf3"), {"rate": 1_000_000}, flow(10, 1 << 30))
+    job = Job(load_driver("iperf3"), {"rate": 1_000_000}, flow(10, 1 << 30))
     assert run(fleet, [job], patience_s=0.5)[10].status == UNFINISHED
 
 
 @needs_iperf3
 def test_a_port_that_is_taken_is_said_before_the_trial_starts(fleet):
-    jobs = [Job(driver("iperf3"), {}, flow(11))]
+    jobs = [Job(load_driver("iperf3"), {}, flow(11))]
     first, second = (RackPrograms(jobs, fleet) for _ in range(2))
     first.connect(fleet.clocks())
-    with pytest.raises(DeviceError, match="h2: tcp port 21411 is taken"):
+    with pytest.raises(DeviceError, match="h2: tcp port 21411, which a program needs, is in use"):
         second.connect(fleet.clocks())
     assert first.outcomes()[11].status == UNFINISHED
 
 
 @needs_iperf3
 def test_a_server_that_ends_at_once_is_said_before_the_trial_starts(fleet, monkeypatch):
-    iperf3 = driver("iperf3")
+    iperf3 = load_driver("iperf3")
     server, client = iperf3.launches(flow(12), {})
     wrong = Launch(**{**vars(server), "argv": ("iperf3", "--server", "--nonsense")})
     monkeypatch.setattr(iperf3, "launches", lambda *_: (wrong, client))
     programs = RackPrograms([Job(iperf3, {}, flow(12))], fleet)
-    with pytest.raises(DeviceError, match="h2: a server ended before its client came: iperf3: unr"):
+    with pytest.raises(
+        DeviceError, match="h2: a server ended before its client connected: iperf3: unr"
+    ):
         programs.connect(fleet.clocks())
 
 

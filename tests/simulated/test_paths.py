@@ -7,7 +7,13 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.knobs import FLOWLET_TIMEOUT
-from orchestration.core.load_balancing import ECMP, ROUTES, LoadBalancingSpec, mixed, stream_of
+from orchestration.core.load_balancing import (
+    ECMP,
+    ROUTES,
+    LoadBalancingSpec,
+    initial_random_state,
+    splitmix64,
+)
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
@@ -90,9 +96,9 @@ def sequence(testbed, record, leaf):
 
 def draws(switch, count=4):
     """Yield a switch's draws among `count`, by the three lines of docs/load-balancing.md."""
-    state = stream_of(SEED, switch)
+    state = initial_random_state(SEED, switch)
     while True:
-        yield (mixed(state) >> 32) * count >> 32
+        yield (splitmix64(state) >> 32) * count >> 32
         state = (state + 0x9E3779B97F4A7C15) % 2**64
 
 

@@ -209,7 +209,7 @@ def test_an_error_in_the_midst_of_an_answer_is_no_answer(campaign, book, tmp_pat
 def test_a_wrong_token_is_said(book, tmp_path):
     with pytest.raises(NotReadyError) as caught:
         pull("any", tmp_path, Server(book.url, "lab", "runs", "wrong"), say=quiet)
-    assert "does not take the token (401" in caught.value.message
+    assert "does not accept the token (401" in caught.value.message
     assert "wrong" not in str(caught.value)
 
 

@@ -191,11 +191,15 @@ def test_a_run_without_a_server_ends_as_ever_and_is_sent_later(
 @pytest.mark.parametrize(
     ("mode", "words", "remedy"),
     [
-        ("401 unauthorized access", "does not take the token (401", "CLOSLOOP_INFLUX_TOKEN"),
+        ("401 unauthorized access", "does not accept the token (401", "CLOSLOOP_INFLUX_TOKEN"),
         ("404 bucket not found", "there is no bucket 'runs'", "influx bucket create"),
         ("422 field type conflict", "refuses the records (422", "choose another bucket"),
-        ("505 version", "does not answer as InfluxDB does: status 505", "see what answers there"),
-        ("rubbish", "does not answer as InfluxDB does: status 200", "see what answers there"),
+        (
+            "505 version",
+            "does not answer as InfluxDB does: status 505",
+            "find out what answers there",
+        ),
+        ("rubbish", "does not answer as InfluxDB does: status 200", "find out what answers there"),
     ],
 )
 def test_a_refusal_is_said_once_with_its_remedy_and_the_run_goes_on(
@@ -224,7 +228,7 @@ def test_a_refusal_is_said_once_with_its_remedy_and_the_run_goes_on(
         ("drop", "later", "cannot be reached"),
         ("413 too large", "too-large", "413"),
         ("400 bad line", "refused", "refuses the records (400: bad line)"),
-        ("403 no", "refused", "does not take the token"),
+        ("403 no", "refused", "does not accept the token"),
     ],
 )
 def test_what_each_answer_means(proxy, mode, meaning, words):

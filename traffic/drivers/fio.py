@@ -4,10 +4,12 @@ Each flow is a pair of fio jobs over TCP: the receiver listens and reads, the se
 writes blocks back to back or at a rate. `fio --client` with `fio --server` is not used: with these
 only commands and statistics cross the network, while the data stays on the server's disks.
 
-A flow's bytes are rounded up to whole blocks, since fio moves nothing less. The flow ends when the
-sender closes and the receiver has read everything. The receiver is not told the flow's size: fio's
-network engine (3.33 to 3.41) counts the rest of a block that arrived in pieces only once. By its
-own count a receiver would end early and break the sender's pipe. Its `io_bytes` are too low anyway.
+A flow's bytes are rounded up to whole blocks, because fio moves only whole blocks. The flow ends
+when the sender closes the connection and the receiver has read everything. The receiver does not
+know the flow's size. The reason is a fault of fio's network engine (3.33 to 3.41): if a block
+arrives in pieces, the engine counts the rest of it only once. A receiver that stopped by its own
+count would stop early and break the sender's connection. For the same reason its `io_bytes` are too
+low.
 
 fio takes 0.1 to 0.3 s to begin (it measures its clocks, then sleeps) and polls for the end of its
 jobs every 10 ms. So its flows start late, and their times are accurate to about 30 ms.
@@ -24,9 +26,9 @@ from traffic.drivers.output import (
     BY_HAND,
     OutputError,
     excerpt,
-    foreign,
     json_documents,
     number,
+    unrecognized_output,
 )
 from traffic.drivers.programs import (
     Flow,
@@ -37,9 +39,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 _NAME = "fio"
@@ -49,7 +51,7 @@ _ENDLESS_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class Job:
-    """What a job moved; `error` is an errno, 0 for none."""
+    """What a fio job has transferred; `error` is an errno, 0 for none."""
 
     error: int
     written_bytes: int
@@ -65,12 +67,12 @@ def parse_json(text: str) -> Job:
     try:
         document = json_documents(_NAME, text)[-1]
     except OutputError:
-        if "{" not in text and (why := _words(text)):
+        if "{" not in text and (why := _error_message(text)):
             raise OutputError(_NAME, why, BY_HAND) from None
         raise
     jobs = document.get("jobs")
     if not isinstance(jobs, list) or not jobs or not isinstance(jobs[0], dict):
-        raise foreign(_NAME, text)
+        raise unrecognized_output(_NAME, text)
     if len(jobs) != 1:
         raise OutputError(_NAME, f"it reports {len(jobs)} jobs where one ran")
     return Job(
@@ -80,17 +82,17 @@ def parse_json(text: str) -> Job:
     )
 
 
-_WORDS = re.compile(r"error=(.+)$")
+_ERROR = re.compile(r"error=(.+)$")
 
 
-def _words(text: str) -> str:
-    """Return the last of fio's error messages, without the place in its source."""
-    said = [line for line in text.splitlines() if line.startswith("fio: ")]
-    said = [line for line in said if "waiting for connection" not in line]
-    if not said:
+def _error_message(text: str) -> str:
+    """Return the last of fio's error messages, without its location in fio's source."""
+    messages = [line for line in text.splitlines() if line.startswith("fio: ")]
+    messages = [line for line in messages if "waiting for connection" not in line]
+    if not messages:
         return ""
-    match = _WORDS.search(said[-1])
-    return excerpt(match[1] if match else said[-1].removeprefix("fio: "))
+    match = _ERROR.search(messages[-1])
+    return excerpt(match[1] if match else messages[-1].removeprefix("fio: "))
 
 
 class Fio(ProgramDriver):
@@ -100,7 +102,7 @@ class Fio(ProgramDriver):
     marks = False
     options = (
         Option("block", 131_072, "bytes of a block", 1, 1 << 26, unit="bytes"),
-        Option("rate", 0, "bits/s of a flow; 0 is without limit", 0, unit="bps"),
+        Option("rate", 0, "bits/s of a flow; 0 means no limit", 0, unit="bps"),
         Option("nodelay", True, "send each block at once (TCP_NODELAY)"),
     )
 
@@ -136,20 +138,21 @@ class Fio(ProgramDriver):
             client.append("--nodelay=1")
         if values["rate"]:
             client.append(f"--rate={values['rate'] // 8}")
-        return pair(flow, server, client)
+        return server_and_client(flow, server, client)
 
     def _cut_off(self, server: Output, client: Output) -> bool:
         return client.stopped or (server.stopped and not client.exit_code)
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return the outcome. The flow is done when the receiver has seen its end."""
+        """Return the outcome. The flow is done when the receiver has seen the connection's end."""
         for output, role in ((client, "sender"), (server, "receiver")):
-            if why := failure(_NAME, output, role):
-                said = _words(output.stdout + output.stderr) if output.exit_code > 0 else ""
-                raise FlowFailed(f"{_NAME} {role}: {said}" if said else why)
+            if why := failure_reason(_NAME, output, role):
+                text = output.stdout + output.stderr if output.exit_code > 0 else ""
+                message = _error_message(text)
+                raise FlowFailed(f"{_NAME} {role}: {message}" if message else why)
         sender, receiver = (parse_json(output.stdout) for output in (client, server))
         sent = sender.written_bytes
         if sender.error or receiver.error or sent < flow.size_bytes:
             raise FlowFailed(f"{_NAME}: it sent {sent} of {flow.size_bytes} bytes")
-        # fio counts in ms: for a shorter transfer the time of the processes is used
-        return finished(client, receiver.reading_ns or None, end_ns=server.ended_ns)
+        # fio counts in ms, so the times of the processes are used for a transfer of less than 1 ms
+        return completed(client, receiver.reading_ns or None, end_ns=server.ended_ns)

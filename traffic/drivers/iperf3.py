@@ -2,14 +2,16 @@
 
 Observed behaviour, and why a flow's times need care:
 
-- A test by bytes ends when they are handed to the kernel (src/iperf_client_api.c). The receiver
-  then closes its sockets (src/iperf_server_api.c, TEST_END): what is still under way is not
-  counted. Of TCP that is at most what both ends' buffers hold; more is a flow that failed.
-- A receiver of UDP takes gaps in the datagrams' numbers for losses, less those that came late
-  (src/iperf_udp.c). It cannot know of losses after the last one that came.
-- From 3.16 on, the sending threads are checked only at each report interval. The shortest, 0.1 s,
-  is used, and the end of a flow may be seen that late. Use sockets for short flows.
-- From 3.16 on, a UDP test by bytes continues to the end of its interval and sends more than asked.
+- A test of a number of bytes ends when the sender has passed them to its kernel
+  (src/iperf_client_api.c). The receiver then closes its sockets (src/iperf_server_api.c, TEST_END),
+  so bytes in flight are not counted. With TCP these are at most what the buffers of both ends hold;
+  if more is missing, the flow has failed.
+- A receiver of UDP counts gaps in the datagrams' numbers as losses, except datagrams that arrived
+  late (src/iperf_udp.c). It does not know of losses after the last datagram that arrived.
+- From 3.16 on, the sending threads are checked only at each report interval. The driver uses the
+  shortest one, 0.1 s, so the end of a flow may be noticed that late. Use sockets for short flows.
+- From 3.16 on, a UDP test of a number of bytes continues to the end of its interval, and so sends
+  more than that number.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 _NAME = "iperf3"
@@ -50,10 +52,11 @@ _DATAGRAM_BYTES = range(16, 65_508)
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one test moved. A receiver's values are None if it did not report any.
+    """What one test has transferred. A receiver's values are None if it did not report any.
 
-    `packets` are UDP's datagrams up to the last that came, `sent_packets` all that were sent.
-    `in_flight_bytes` is the most that the sockets of TCP's streams held at once, None if unknown.
+    `packets` is the number of UDP datagrams up to the last that arrived, `sent_packets` that of all
+    sent. `in_flight_bytes` is the most that the sockets of TCP's streams can have held at the end,
+    None if unknown.
     """
 
     version: str
@@ -91,7 +94,7 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
     start = mapping(document, "start")
     about = mapping(start, "test_start")
 
-    def told(part: str, name: str, scale: float = 1) -> int | None:
+    def reported(part: str, name: str, scale: float = 1) -> int | None:
         value = optional(_NAME, end, part, name)
         return None if value is None else round(value * scale)
 
@@ -100,22 +103,22 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
         protocol=str(about.get("protocol", "")),
         sent_bytes=int(number(_NAME, end, "sum_sent", "bytes")),
         sender_ns=round(number(_NAME, end, "sum_sent", "seconds") * 1e9),
-        received_bytes=told("sum_received", "bytes"),
-        receiver_ns=told("sum_received", "seconds", 1e9),
-        retransmits=told("sum_sent", "retransmits"),
-        packets=told("sum_received", "packets"),
-        lost_packets=told("sum_received", "lost_packets"),
-        sent_packets=told("sum_sent", "packets"),
-        in_flight_bytes=_under_way_bytes(end),
+        received_bytes=reported("sum_received", "bytes"),
+        receiver_ns=reported("sum_received", "seconds", 1e9),
+        retransmits=reported("sum_sent", "retransmits"),
+        packets=reported("sum_received", "packets"),
+        lost_packets=reported("sum_received", "lost_packets"),
+        sent_packets=reported("sum_sent", "packets"),
+        in_flight_bytes=_in_flight_bytes(end),
     )
 
 
-def _under_way_bytes(end: Mapping[str, Any]) -> int | None:
-    """Return the most bytes that TCP's sockets can have held at the end; None if it is not told.
+def _in_flight_bytes(end: Mapping[str, Any]) -> int | None:
+    """Return the most bytes that TCP's sockets can have held at the end; None if unknown.
 
-    A sender's buffer grows to two or, with BBR, three windows of congestion (tcp_sndbuf_expand in
-    net/ipv4/tcp_input.c), and does not shrink with them. A receiver's is the window that it
-    offered.
+    A sender's buffer grows to two congestion windows, or three with BBR (tcp_sndbuf_expand in
+    net/ipv4/tcp_input.c), and does not shrink when they do. A receiver's buffer holds at most the
+    window that it has offered.
     """
     streams = end.get("streams")
     total = 0
@@ -142,9 +145,10 @@ _FAILURES = (
 def explain(text: str) -> OutputError:
     """Return the error for a message of iperf3."""
     first = text.strip().splitlines()[0] if text.strip() else ""
-    said = excerpt(first.removeprefix("iperf3: ").removeprefix("error - "))
-    remedy = next((todo for sign, todo in _FAILURES if sign in said), "run its command by hand")
-    return OutputError(_NAME, said or "it failed without a word", remedy)
+    message = excerpt(first.removeprefix("iperf3: ").removeprefix("error - "))
+    known = (remedy for phrase, remedy in _FAILURES if phrase in message)
+    remedy = next(known, "run its command by hand")
+    return OutputError(_NAME, message or "it failed without a message", remedy)
 
 
 class Iperf3(ProgramDriver):
@@ -153,10 +157,10 @@ class Iperf3(ProgramDriver):
     name = _NAME
     options = (
         Option("protocol", "tcp", "what carries the bytes", choices=("tcp", "udp")),
-        Option("rate", 0, "bits/s of each stream; 0 is without limit", 0, unit="bps"),
+        Option("rate", 0, "bits/s of each stream; 0 means no limit", 0, unit="bps"),
         Option("streams", 1, "connections that share the flow's bytes", 1, 128),
         Option("congestion_control", "", "TCP's; by default the traffic class's, or the host's"),
-        Option("block", 0, "bytes of a write; 0 is its own choice", 0, 1 << 20, unit="bytes"),
+        Option("block", 0, "bytes of a write; 0 means iperf3's default", 0, 1 << 20, unit="bytes"),
         Option("zerocopy", False, "send without copying"),
     )
 
@@ -196,75 +200,76 @@ class Iperf3(ProgramDriver):
         if values["zerocopy"]:
             client.append("--zerocopy")
         server = ["iperf3", "--server", "--one-off", "--bind", flow.dst_address, *port, "--json"]
-        return pair(flow, server, client)
+        return server_and_client(flow, server, client)
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
         """Return the outcome by the client's report."""
-        why = failure(_NAME, client, "client")
+        why = failure_reason(_NAME, client, "client")
         if client.error or client.timed_out or client.cut_bytes:
             raise FlowFailed(why)
         if client.exit_code and not client.stdout.strip():
             raise explain(client.stderr)
-        moved = parse_json(client.stdout)
+        transfer = parse_json(client.stdout)
         if why:
             raise FlowFailed(why)
-        if moved.sent_bytes < flow.size_bytes:
-            raise FlowFailed(f"{_NAME}: it sent {moved.sent_bytes} of {flow.size_bytes} bytes")
-        if why := _incomplete(moved, flow.size_bytes):
+        if transfer.sent_bytes < flow.size_bytes:
+            raise FlowFailed(f"{_NAME}: it sent {transfer.sent_bytes} of {flow.size_bytes} bytes")
+        if why := _incomplete(transfer, flow.size_bytes):
             raise FlowFailed(f"{_NAME}: {why}")
-        retransmits = UNKNOWN if moved.retransmits is None else moved.retransmits
-        remarks = "; ".join(_remarks(moved, flow.size_bytes))
-        return finished(client, moved.duration_ns, retransmits, remarks)
+        retransmits = UNKNOWN if transfer.retransmits is None else transfer.retransmits
+        remarks = "; ".join(_remarks(transfer, flow.size_bytes))
+        return completed(client, transfer.duration_ns, retransmits, remarks)
 
 
-def _incomplete(moved: Transfer, size_bytes: int) -> str:
-    """Return why a flow is not done though all was sent; "" if what is missing may be its end."""
-    came = moved.received_bytes
-    if moved.protocol == "UDP":
-        return f"none of {size_bytes} bytes came" if came == 0 else ""
-    if came is None or moved.in_flight_bytes is None:
+def _incomplete(transfer: Transfer, size_bytes: int) -> str:
+    """Return why a flow that was sent is not complete; "" if the missing bytes may be in flight."""
+    received = transfer.received_bytes
+    if transfer.protocol == "UDP":
+        return f"none of {size_bytes} bytes arrived" if received == 0 else ""
+    if received is None or transfer.in_flight_bytes is None:
         return ""
-    missing = size_bytes - came
-    if missing <= moved.in_flight_bytes:
+    missing = size_bytes - received
+    if missing <= transfer.in_flight_bytes:
         return ""
     return (
-        f"{came} of {size_bytes} bytes came, and at most {moved.in_flight_bytes} of the others "
-        "were under way when it ended"
+        f"{received} of {size_bytes} bytes arrived, and at most {transfer.in_flight_bytes} of the "
+        "others were in flight when it ended"
     )
 
 
-def _remarks(moved: Transfer, size_bytes: int) -> list[str]:
-    remarks = _losses(moved) if moved.protocol == "UDP" else _uncounted(moved, size_bytes)
-    if _version(moved.version) >= _THREADED:
-        remarks.append(f"its end may be seen up to {_INTERVAL_S} s late")
+def _remarks(transfer: Transfer, size_bytes: int) -> list[str]:
+    is_udp = transfer.protocol == "UDP"
+    remarks = _losses(transfer) if is_udp else _uncounted(transfer, size_bytes)
+    if _version(transfer.version) >= _THREADED:
+        remarks.append(f"its end may be noticed up to {_INTERVAL_S} s late")
     return remarks
 
 
-def _losses(moved: Transfer) -> list[str]:
-    """Return which datagrams did not come: UDP sends nothing again."""
-    lost, seen = moved.lost_packets or 0, moved.packets or 0
-    sent = max(moved.sent_packets or 0, seen)
+def _losses(transfer: Transfer) -> list[str]:
+    """Return remarks about datagrams that did not arrive: UDP does not retransmit."""
+    lost, seen = transfer.lost_packets or 0, transfer.packets or 0
+    sent = max(transfer.sent_packets or 0, seen)
     remarks = []
     if lost:
         remarks.append(f"{lost} of {sent} datagrams were lost ({lost / max(sent, 1):.2%})")
     if sent > seen:
         remarks.append(
-            f"the last {sent - seen} of {sent} datagrams did not come: lost, or under way when it "
-            "ended"
+            f"the last {sent - seen} of {sent} datagrams did not arrive: lost, or in flight when "
+            "it ended"
         )
-    missing = moved.sent_bytes - (moved.received_bytes or moved.sent_bytes)
+    missing = transfer.sent_bytes - (transfer.received_bytes or transfer.sent_bytes)
     if missing > 0 and not remarks:
-        remarks.append(f"{missing} of {moved.sent_bytes} bytes did not come: lost")
+        remarks.append(f"{missing} of {transfer.sent_bytes} bytes did not arrive: lost")
     return remarks
 
 
-def _uncounted(moved: Transfer, size_bytes: int) -> list[str]:
-    """Return what of TCP's bytes the receiver did not count."""
-    if moved.received_bytes is None or moved.received_bytes >= size_bytes:
+def _uncounted(transfer: Transfer, size_bytes: int) -> list[str]:
+    """Return a remark about bytes of TCP that the receiver did not count."""
+    if transfer.received_bytes is None or transfer.received_bytes >= size_bytes:
         return []
-    missing = size_bytes - moved.received_bytes
-    if moved.in_flight_bytes is None:
-        return [f"its receiver counted {missing} bytes too few: under way when it ended, or lost"]
+    missing = size_bytes - transfer.received_bytes
+    if transfer.in_flight_bytes is None:
+        return [f"its receiver counted {missing} bytes too few: in flight when it ended, or lost"]
     return [f"its receiver stopped counting {missing} bytes before the end"]  # in its buffers
 
 

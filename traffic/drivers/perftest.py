@@ -1,18 +1,18 @@
 """perftest: RDMA write, send and read over RoCE NICs, as bandwidth or latency tests.
 
-Each flow has one client and one server, so N-to-1 is N pairs whose clients start together. A flow's
-bytes become iterations of a message size, rounded up.
+Each flow has one client and one server, so an N-to-1 incast is N pairs whose clients start at the
+same time. A flow's bytes become a number of messages, rounded up; perftest calls them iterations.
 
-It makes its queue pairs itself, and not by rdma_cm (`-R`): only then `--tclass` is what its packets
-carry (`ctx_modify_qp_to_rtr` in src/perftest_resources.c; rdma_cm takes `--tos`, or the device's
-default), and `--gid-index` the address they come from. Its own choice of a GID
-(`get_best_gid_index`) prefers RoCE v2 and IPv4, but may be another address of the NIC.
+perftest creates its queue pairs itself, without rdma_cm (`-R`). Only then do packets carry the
+traffic class of `--tclass` and the source address of `--gid-index` (`ctx_modify_qp_to_rtr` in
+src/perftest_resources.c; rdma_cm takes `--tos`, or the device's default). Without `--gid-index`,
+perftest (`get_best_gid_index`) prefers RoCE v2 and IPv4, but may choose another address of the NIC.
 
-perftest measures with the CPU's cycle counter and needs the clock rate for it. If it cannot find
-the rate (on a busy or virtual machine), it prints 0.00, inf and nan. Such figures are refused, and
-the flow's times are then those of the client's process. In virtual time the cycle counter belongs
-to another clock, only tests that wait for events finish (option `events`), and the process's times
-include half a second of measuring the clock rate.
+perftest measures time with the CPU's cycle counter, for which it needs the clock rate. If it cannot
+find the rate (on a busy or virtual machine), it prints 0.00, inf and nan. Such values are refused,
+and the flow's times are then those of the client's process. In virtual time, the cycle counter
+follows another clock: only tests that wait for events finish (option `events`), and the process's
+times include half a second in which perftest measures the clock rate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from traffic.drivers.output import BY_HAND, OutputError, excerpt, foreign
+from traffic.drivers.output import BY_HAND, OutputError, excerpt, unrecognized_output
 from traffic.drivers.programs import (
     Flow,
     FlowFailed,
@@ -32,9 +32,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _MIN_ITERATIONS = 5
 # Rates are given in Gbit/s with six places.
 _MIN_RATE_BPS = 1000
 _MTUS = (256, 512, 1024, 2048, 4096)
-# A packet's headers, at least (RXE_MAX_HDR_LENGTH of Linux' Soft-RoCE; other NICs reserve more).
+# NICs reserve at least so much for a packet's headers: RXE_MAX_HDR_LENGTH of Linux' Soft-RoCE.
 _HEADER_BYTES = 80
 
 
@@ -57,7 +57,7 @@ class NoClockRate(OutputError):  # noqa: N818 (names what is so)
     def __init__(self, iterations: int) -> None:
         super().__init__(
             _NAME,
-            "it could not tell the CPU's clock rate, so its figures are 0, inf or nan",
+            "it could not measure the CPU's clock rate, so its results are 0, inf or nan",
             "keep the host less busy, or fix its CPU frequency",
         )
         self.iterations = iterations
@@ -68,15 +68,15 @@ _COLUMN = re.compile(r"BW (?:peak|average)\[\S+?\]|99(?:\.9)?% percentile\[usec\
 
 
 def duration_ns(text: str) -> int:
-    """Return the duration of a test from the row of its text output.
+    """Return the duration of a test from the row of results in its text output.
 
-    That is its iterations, of all queue pairs, by the rate of messages, which has more digits than
-    the bandwidth; or by the mean of a latency test: half the round trip for write and send, all of
-    it for read.
+    In a bandwidth test it is the iterations of all queue pairs divided by the message rate, which
+    has more digits than the bandwidth. In a latency test it is the iterations times the mean round
+    trip. perftest's mean latency is half the round trip for write and send, all of it for read.
 
     Raises:
-        OutputError: there is no row, or one that cannot be read.
-        NoClockRate: there is a row, but without figures.
+        OutputError: there is no row of results, or it cannot be read.
+        NoClockRate: there is a row, but its values are not numbers.
     """
     header: list[str] = []
     row: dict[str, str] = {}
@@ -86,20 +86,21 @@ def duration_ns(text: str) -> int:
         elif header and line[:2].strip().isdigit():
             words = line.split()
             if len(words) != len(header):
-                raise foreign(_NAME, line)
+                raise unrecognized_output(_NAME, line)
             row = dict(zip(header, words, strict=True))
     if not row:
-        raise foreign(_NAME, text)
+        raise unrecognized_output(_NAME, text)
     iterations = _count(row, _ITERATIONS)
     if not iterations:
-        raise OutputError(_NAME, "it ended before its first message was through", BY_HAND)
-    figures = {name: _figure(row, name, iterations) for name in header[2:]}
-    if _RATE not in figures:
-        trips = 1 if "RDMA_Read" in text else 2
-        return round(_figure(row, _MEAN, iterations) * 1e3 * iterations * trips)
-    if not figures[_RATE]:
+        raise OutputError(_NAME, "it ended before its first message was complete", BY_HAND)
+    values = {name: _number(row, name, iterations) for name in header[2:]}
+    if _RATE not in values:
+        latencies_per_round_trip = 1 if "RDMA_Read" in text else 2
+        latency_ns = _number(row, _MEAN, iterations) * 1e3
+        return round(latency_ns * iterations * latencies_per_round_trip)
+    if not values[_RATE]:
         raise NoClockRate(iterations)
-    return round(iterations / (figures[_RATE] * 1e6) * 1e9)
+    return round(iterations / (values[_RATE] * 1e6) * 1e9)
 
 
 def _count(values: Mapping[str, Any], name: str) -> int:
@@ -109,43 +110,43 @@ def _count(values: Mapping[str, Any], name: str) -> int:
     return int(word)
 
 
-def _figure(values: Mapping[str, Any], name: str, iterations: int) -> float:
+def _number(values: Mapping[str, Any], name: str, iterations: int) -> float:
     word = values.get(name)
     try:
-        figure = float(str(word))
+        number = float(str(word))
     except ValueError:
         raise OutputError(
             _NAME, f"its report has no {name} but {excerpt(repr(word))}", BY_HAND
         ) from None
-    if not math.isfinite(figure):
+    if not math.isfinite(number):
         raise NoClockRate(iterations)
-    return figure
+    return number
 
 
 # perftest's error messages and their remedies; the first match is used.
 _FAILURES = (
     ("Couldn't connect to", "nothing listens there: see whether the server runs"),
-    ("Couldn't listen to port", "the port is taken: see what an earlier run left"),
+    ("Couldn't listen to port", "the port is in use: see whether an earlier run still listens"),
     ("name resolution", "the host's name is unknown: give an address"),
     ("Did not detect devices", "the host has no RDMA device: see `rdma link`"),
     ("IB device", "see `rdma link` for the devices it has"),
     ("Unable to find the Infiniband/RoCE device", "see `rdma link` for the devices it has"),
-    ("Gid index", "see `show_gids` for the indexes there are"),
+    ("Gid index", "see `show_gids` for the existing indexes"),
     ("unrecognized option", "this version of perftest is too old or too new for the option"),
     ("Couldn't read remote address", "the other end failed, or has other options"),
     ("Failed status", "the transport gave up: see whether packets get through at this MTU"),
     ("Couldn't allocate MR", "raise the memlock limit"),
-    ("Couldn't create QP", "fewer queue pairs, or raise the memlock limit"),
+    ("Couldn't create QP", "use fewer queue pairs, or raise the memlock limit"),
 )
 
 
 def explain(text: str) -> OutputError:
     """Return the error for a message of perftest."""
-    for sign, remedy in _FAILURES:
+    for phrase, remedy in _FAILURES:
         for line in text.splitlines():
-            if sign in line:
+            if phrase in line:
                 return OutputError(_NAME, excerpt(line), remedy)
-    return OutputError(_NAME, excerpt(text) or "it failed without a word", BY_HAND)
+    return OutputError(_NAME, excerpt(text) or "it failed without a message", BY_HAND)
 
 
 class Perftest(ProgramDriver):
@@ -158,14 +159,14 @@ class Perftest(ProgramDriver):
         Option("test", "bandwidth", "what is measured", choices=("bandwidth", "latency")),
         Option("size", 65_536, "bytes of a message", 1, 1 << 30, unit="bytes"),
         Option("qps", 1, "queue pairs of a flow (bandwidth)", 1, 16_384),
-        Option("tx_depth", 128, "messages under way on a queue pair (bandwidth)", 1, 16_384),
-        Option("gid_index", -1, "which of the NIC's GIDs; -1 is the fabric's, RoCE v2", -1, 63),
-        Option("traffic_class", -1, "DSCP << 2 | ECN; -1 is 106, or the queue class's", -1, 255),
+        Option("tx_depth", 128, "messages in flight on a queue pair (bandwidth)", 1, 16_384),
+        Option("gid_index", -1, "index of the NIC's GID; -1: its RoCE v2 address", -1, 63),
+        Option("traffic_class", -1, "DSCP << 2 | ECN; -1: 106, or the queue class's", -1, 255),
         Option("mtu", 0, "bytes of a packet's payload; 0 is the port's", 0, 4096, unit="bytes"),
         Option("device", "", "RDMA device of all hosts; by default the inventory's"),
         Option("duration", 0, "whole seconds to send, whatever the flow's size", 0, unit="ns"),
-        Option("rate_limit", 0, "bits/s of a flow; 0 is without (bandwidth)", 0, unit="bps"),
-        Option("events", False, "wait for events and do not poll: needed in virtual time"),
+        Option("rate_limit", 0, "bits/s of a flow; 0 means no limit (bandwidth)", 0, unit="bps"),
+        Option("events", False, "wait for events instead of polling: needed in virtual time"),
     )
 
     def needs(self, options: Options) -> tuple[str, ...]:
@@ -188,39 +189,37 @@ class Perftest(ProgramDriver):
                 f"{testbed.mtu_bytes}: give at most {maximum}, or leave it out",
             )
         if values["events"] and values["verb"] == "write":
-            yield "events", "perftest's write tests only poll: events go with send and read"
+            yield "events", "perftest's write tests only poll: use events with send or read"
         if values["events"] and values["duration"]:
             yield "duration", "perftest takes no duration with events: leave one of them out"
         if values["test"] == "latency":
             if rate or values["qps"] > 1:
-                said = "latency tests take neither qps nor rate_limit: leave them out"
-                yield "qps" if values["qps"] > 1 else "rate_limit", said
+                what = "latency tests take neither qps nor rate_limit: leave them out"
+                yield "qps" if values["qps"] > 1 else "rate_limit", what
             if "size" not in given:
-                yield "test", "latency tests want a size: give the bytes of a message, like 64"
+                yield "test", "latency tests need a size: give the bytes of a message, like 64"
         if 0 < rate < _MIN_RATE_BPS:
             yield "rate_limit", f"rate_limit is {rate} bits/s: give at least {_MIN_RATE_BPS}"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the commands of the server and the client."""
         values = self.values(options)
-        there = (flow.dst_rdma_device, flow.dst_rdma_port, flow.dst_gid_index)
-        server = _argv(flow, values, *there)
-        here = (flow.src_rdma_device, flow.src_rdma_port, flow.src_gid_index)
-        client = _argv(flow, values, *here)
-        return pair(
+        server = _argv(flow, values, flow.dst_rdma_device, flow.dst_rdma_port, flow.dst_gid_index)
+        client = _argv(flow, values, flow.src_rdma_device, flow.src_rdma_port, flow.src_gid_index)
+        return server_and_client(
             flow, server, [*client, flow.dst_address], timeout_s=3600.0 + values["duration"] / 1e9
         )
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return the outcome. Retransmissions are unknown, since the NIC makes them."""
-        if why := failure(_NAME, client, "client"):
+        """Return the outcome. Retransmissions are unknown: the NIC does not report them here."""
+        if why := failure_reason(_NAME, client, "client"):
             if client.exit_code > 0 and not client.error:
                 raise explain(client.stderr + client.stdout)
             raise FlowFailed(why)
         try:
-            return finished(client, duration_ns(client.stdout))
+            return completed(client, duration_ns(client.stdout))
         except NoClockRate as error:
-            return finished(client, None, detail=f"{error.what}; times are its process's")
+            return completed(client, None, detail=f"{error.what}; times are those of its process")
 
 
 def _program(values: Mapping[str, Any]) -> str:
@@ -238,15 +237,15 @@ def _argv(
         gid_index = values["gid_index"]
     if gid_index >= 0:
         argv += ["--gid-index", str(gid_index)]
-    given = values["traffic_class"]
-    argv += ["--tclass", str(flow.traffic_class if given < 0 else given)]
+    traffic_class = values["traffic_class"]
+    argv += ["--tclass", str(flow.traffic_class if traffic_class < 0 else traffic_class)]
     if values["mtu"]:
         argv += ["--mtu", str(values["mtu"])]
     if values["duration"]:
         argv += ["--duration", str(values["duration"] // 10**9)]
     else:
-        each = values["size"] * (values["qps"] if values["test"] == "bandwidth" else 1)
-        iterations = max(_MIN_ITERATIONS, -(-flow.size_bytes // each))
+        iteration_bytes = values["size"] * (values["qps"] if values["test"] == "bandwidth" else 1)
+        iterations = max(_MIN_ITERATIONS, -(-flow.size_bytes // iteration_bytes))
         argv += ["--iters", str(iterations)]
     if values["events"]:
         argv.append("--events")

@@ -1,13 +1,13 @@
-"""The base of drivers that send flows with programs: options, commands, and outcomes.
+"""The base of drivers that send flows with programs such as iperf3: options, commands, outcomes.
 
-A flow is a server on one host and a client on another. A driver only says what to start and reads
-what came (`output`); the backend starts the programs. Servers are started first. When all of them
+A flow is a server on one host and a client on another. A driver only says which programs to start
+and parses their output; the backend starts them. Servers are started first. When all of them
 listen, each client is started at its flow's time.
 
 A flow's times are derived as follows. The program reports how long the transfer took, and the host
-when the client's process ended. The transfer is assumed to end with the client's process and to
-begin that long before. These programs connect first, which shows as lateness between the scheduled
-start and `sent_ns`.
+reports when the client's process ended. The transfer is assumed to have ended with the client's
+process, and to have begun that long before. Programs connect before they transfer, so `sent_ns` is
+later than the scheduled start.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ GROUP = "closloop.drivers"
 class Flow:
     """One flow for a program. Hosts are names; addresses are those of the NICs that it uses.
 
-    `port` is the receiver's, which no other flow uses there. `tos` is the traffic class's byte in
-    the IPv4 header, without the ECN bits; `traffic_class` is the whole byte for RDMA, which has no
-    TCP to set them. RDMA devices are "" if a host has none. The GID at that index and port is the
-    one of the flow's address for RoCE v2; -1 is unknown.
+    `port` is a port of the receiver that no other flow uses. `tos` is the byte of the traffic class
+    in the IPv4 header, without the ECN bits; for RDMA, where no TCP sets these bits,
+    `traffic_class` is the whole byte. RDMA devices are "" if a host has none. The GID at the given
+    RDMA port and index is that of the flow's address for RoCE v2; an index of -1 is unknown.
     """
 
     number: int
@@ -67,10 +67,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Launch:
-    """A program to start on a host. `at_ns` is on the trial's clock; None means at once.
+    """A program to start on a host at `at_ns` of the trial's clock; None means immediately.
 
-    A server is ready when it listens on the (protocol, port)s of `listens`. `operation` is the
-    agent's operation that starts it, with `extra` arguments.
+    A server is ready when it listens on all (protocol, port) pairs of `listens`. `operation` is the
+    agent's operation that starts the program, with `extra` arguments.
     """
 
     host: str
@@ -88,8 +88,9 @@ class Launch:
 class Output:
     """The result of a started program; times on the trial's clock, -1 for never.
 
-    `exit_code` is minus the signal's number if a signal ended it. `stopped` means that we ended it
-    because the trial was over. `error` says why it could not be started, or that its host is lost.
+    `exit_code` is minus the signal's number if a signal ended it. `stopped` means that closloop
+    ended it at the end of the trial. `error` says why it could not be started, or that the
+    connection to its host is lost.
     """
 
     exit_code: int
@@ -105,7 +106,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a flow; `status` is one of `orchestration.core.status`."""
+    """The outcome of a flow. `status` is one of `orchestration.core.status`."""
 
     sent_ns: int
     end_ns: int
@@ -116,7 +117,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a driver. Campaigns may write a number with a unit, if it has one."""
+    """One option of a driver. If it has a `unit`, campaigns may write its value with a unit."""
 
     name: str
     default: Scalar
@@ -136,35 +137,36 @@ class ProgramDriver(ABC):
 
     name: ClassVar[str]
     options: ClassVar[tuple[Option, ...]]
-    # Whether it sends over RDMA, and whether it can give its packets a class's type of service.
+    # Whether it sends over RDMA, and whether it can set its packets' type of service, which decides
+    # about their traffic class.
     rdma: ClassVar[bool] = False
     marks: ClassVar[bool] = True
 
     def needs(self, options: Options) -> tuple[str, ...]:
-        """Return the programs that hosts must have."""
+        """Return the names of the programs that hosts must have."""
         return (self.name,)
 
     def missing_here(self) -> str:
-        """Return what the controller lacks, as `what: remedy`, or ""."""
+        """Return what the controller lacks, as `what: remedy`; "" if nothing."""
         return ""
 
     def check(self, options: Options, testbed: Testbed | None = None) -> list[Problem]:
-        """Return the faults of a campaign's options, on a testbed if one is given.
+        """Return the problems of a campaign's options, on a testbed if one is given.
 
-        They are at an option, or at "" for the driver as a whole.
+        The location of a problem is an option's name, or "" for the driver as a whole.
         """
         values, problems = _read(self.options, options)
-        said = (*problems, *self._conflicts(values, options, testbed))
-        return [of_text(text, name) for name, text in said]
+        conflicts = self._conflicts(values, options, testbed)
+        return [of_text(text, name) for name, text in (*problems, *conflicts)]
 
     def values(self, options: Options) -> dict[str, Any]:
-        """Return every option's value, or its default if none is given."""
+        """Return the value of every option, with defaults for those not given."""
         return _read(self.options, options)[0]
 
     def _conflicts(
         self, values: Mapping[str, Any], given: Options, testbed: Testbed | None
     ) -> Iterable[tuple[str, str]]:
-        """Return the faults of options in combination: an option's name and `what: remedy`."""
+        """Return problems of options in combination: an option's name and `what: remedy`."""
         return ()
 
     @abstractmethod
@@ -172,7 +174,7 @@ class ProgramDriver(ABC):
         """Return the commands of the server and the client."""
 
     def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return the outcome of the flow by the output of both programs."""
+        """Return the outcome of the flow, given the output of both programs."""
         if self._cut_off(server, client):
             return Outcome(client.started_ns, -1, UNKNOWN, UNFINISHED)
         try:
@@ -184,12 +186,12 @@ class ProgramDriver(ABC):
         return Outcome(client.started_ns, -1, UNKNOWN, FAILED, why)
 
     def _cut_off(self, server: Output, client: Output) -> bool:
-        """Return whether the trial's end cut the flow off."""
+        """Return whether the end of the trial interrupted the flow."""
         return client.stopped
 
     @abstractmethod
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return the outcome of a flow that was not cut off. Raises OutputError or FlowFailed."""
+        """Return the outcome of an uninterrupted flow. Raises OutputError or FlowFailed."""
 
 
 def driver_names() -> tuple[str, ...]:
@@ -197,48 +199,51 @@ def driver_names() -> tuple[str, ...]:
     return (SOCKETS.name, *sorted(plugins.offered(GROUP)))
 
 
-def known(name: str) -> bool:
-    """Return whether a name is that of a driver, or a reference to a user's own class."""
+def is_driver(name: str) -> bool:
+    """Return whether a name is that of a driver, or has the form `file.py:Class`."""
     return plugins.is_file(name) or name in driver_names()
 
 
-def driver(name: str) -> ProgramDriver:
-    """Return a driver by name, or by reference to a class (`orchestration.core.plugins`).
+def load_driver(name: str) -> ProgramDriver:
+    """Return a driver, given its name or `file.py:Class` (see `orchestration.core.plugins`).
 
-    Raises ValueError that names the known drivers.
+    Raises ValueError for an unknown name, with the known ones, and for a class that is not a
+    driver.
     """
-    if not known(name):
+    if not is_driver(name):
         raise ValueError(f"unknown driver {name!r}: there are {', '.join(driver_names())}")
-    found = plugins.load(name, GROUP)
-    if not (isinstance(found, type) and issubclass(found, ProgramDriver)):
+    loaded = plugins.load(name, GROUP)
+    if not (isinstance(loaded, type) and issubclass(loaded, ProgramDriver)):
         remedy = "derive a class from traffic.drivers.programs.ProgramDriver"
-        raise plugins.PluginError(f"{name!r} is no driver", remedy)
-    own: ProgramDriver = found()
-    return own
+        raise plugins.PluginError(f"{name!r} is not a driver", remedy)
+    driver: ProgramDriver = loaded()
+    return driver
 
 
-def check(spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = "") -> list[Problem]:
-    """Return the faults of a driver's options, on a testbed's class if one is given. Pure."""
+def check_driver(
+    spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = ""
+) -> list[Problem]:
+    """Return the problems of a driver's options, on a testbed and its class if they are given."""
     if spec.name == SOCKETS.name:
         what, remedy = "sockets have no option {!r}", "remove it, or name a program that has it"
         return [Problem(key, what.format(key), remedy) for key, _ in spec.options]
-    sends = driver(spec.name)
-    problems = sends.check(dict(spec.options), testbed)
+    driver = load_driver(spec.name)
+    problems = driver.check(dict(spec.options), testbed)
     classes = [] if testbed is None else [klass.name for klass in testbed.classes]
-    # packets without a mark of their class are the first one's
-    if queue_class in classes[1:] and not sends.marks:
-        what = f"{sends.name} cannot mark its packets as those of {queue_class}"
+    # packets without the type of service of a class belong to the first class
+    if queue_class in classes[1:] and not driver.marks:
+        what = f"{driver.name} cannot mark its packets as those of {queue_class}"
         problems.append(Problem("", what, "leave these flows to sockets or to iperf3"))
     return problems
 
 
 def option_units(name: str) -> dict[str, str]:
-    """Return the units of a driver's options, for those that have one."""
-    options = () if name == SOCKETS.name else driver(name).options
+    """Return the unit of each option of a driver that has one."""
+    options = () if name == SOCKETS.name else load_driver(name).options
     return {option.name: option.unit for option in options if option.unit}
 
 
-def pair(
+def server_and_client(
     flow: Flow, server: Sequence[str], client: Sequence[str], timeout_s: float = 3600.0
 ) -> tuple[Launch, Launch]:
     """Return the commands of a server that listens on the flow's TCP port, and of its client."""
@@ -253,13 +258,13 @@ def _read(
     declared: Sequence[Option], given: Options
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     values: dict[str, Any] = {option.name: option.default for option in declared}
-    known = {option.name: option for option in declared}
+    by_name = {option.name: option for option in declared}
     problems = []
     for name, value in given.items():
-        if name not in known:
-            there = ", ".join(sorted(known))
-            problems.append((name, f"unknown option {name!r}: there are {there}"))
-        elif problem := _wrong(known[name], value):
+        if name not in by_name:
+            names = ", ".join(sorted(by_name))
+            problems.append((name, f"unknown option {name!r}: there are {names}"))
+        elif problem := _wrong(by_name[name], value):
             problems.append((name, problem))
         else:
             values[name] = value
@@ -291,23 +296,23 @@ def _is_word(value: str) -> bool:
     return not value or (value[0].isalnum() and all(c.isalnum() or c in "._-" for c in value))
 
 
-def failure(program: str, output: Output, role: str) -> str:
-    """Return why a program failed, or "" if it did not."""
+def failure_reason(program: str, output: Output, role: str) -> str:
+    """Return why a program failed; "" if it did not."""
     if output.error:
         return f"{program} {role}: {output.error}"
     if output.timed_out:
         return f"{program} {role} ran out of time and was ended"
     if output.cut_bytes:
-        return f"{program} {role} printed {output.cut_bytes} bytes more than are kept"
+        return f"{program} {role} printed {output.cut_bytes} bytes more than the limit"
     if output.exit_code < 0:
         return f"{program} {role} was ended by signal {-output.exit_code}"
     if output.exit_code:
-        said = excerpt(output.stderr or output.stdout) or "it says nothing"
-        return f"{program} {role} ended with {output.exit_code}: {said}"
+        message = excerpt(output.stderr or output.stdout) or "it printed nothing"
+        return f"{program} {role} ended with {output.exit_code}: {message}"
     return ""
 
 
-def finished(
+def completed(
     client: Output,
     duration_ns: int | None,
     retransmits: int = UNKNOWN,
@@ -316,8 +321,8 @@ def finished(
 ) -> Outcome:
     """Return the outcome of a complete transfer that took `duration_ns`.
 
-    Its times are derived as the module says. Without a duration, they are those of the client's
-    whole run.
+    Its times are derived as described at the top of this module. Without a duration, they are the
+    start and the end of the client's process.
     """
     end_ns = client.ended_ns if end_ns is None else end_ns
     sent_ns = client.started_ns

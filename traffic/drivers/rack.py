@@ -1,4 +1,4 @@
-"""A trial's traffic on a rack: flows sent by sockets and flows sent by programs."""
+"""A trial's traffic on a rack: flows that sockets send, and flows that programs send."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def uses_programs(trial: TrialSpec) -> bool:
 class RackTraffic:
     """The traffic of one trial. All of it starts together and ends with the trial.
 
-    Hosts that share their CPUs with others are to send `promptly`.
+    With `promptly`, hosts that share their CPUs with other hosts still send on time.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RackTraffic:
         *,
         promptly: bool = False,
     ) -> None:
-        """`names` has by host what its kernel calls a congestion control, where that differs."""
+        """`names` has the kernels' names of congestion controls, for hosts where they differ."""
         names = names or {}
         self._flows = RackFlows(trial, rack, schedule, fleet, names, promptly=promptly)
         self._programs: list[RackPrograms] = []
@@ -67,7 +67,7 @@ class RackTraffic:
         self.remarks: list[str] = []
 
     def connect(self, clocks: Mapping[str, Clock]) -> None:
-        """Make all connections, and start servers. Raises DeviceError."""
+        """Make all connections, and start the servers of programs. Raises DeviceError."""
         for part in self._parts:
             part.connect(clocks)
 
@@ -81,12 +81,12 @@ class RackTraffic:
         return all(part.all_done() for part in self._parts)
 
     def stop(self) -> None:
-        """Stop sending, wherever it can be reached."""
+        """Stop sending on all hosts that can be reached."""
         for part in self._parts:
             part.stop()
 
     def records(self) -> FlowRecords:
-        """Return the outcomes of the flows. Remarks of programs are kept in `remarks`."""
+        """Return the outcomes of the flows, and set `remarks` to those of programs."""
         records = self._flows.records()
         for programs in self._programs:
             outcomes = programs.outcomes()
@@ -96,7 +96,7 @@ class RackTraffic:
 
 
 class RackFlows:
-    """The flows sent by sockets: each host runs the socket driver with its share of them."""
+    """The flows that sockets send: each host runs the socket driver with its share of them."""
 
     def __init__(
         self,
@@ -116,12 +116,13 @@ class RackFlows:
         ends = Endpoints(host_addresses(rack))
         self._flows = connected(schedule, ends, services(testbed, trial.traffic))
         by_sockets = [spec.driver == SOCKETS for spec in trial.traffic]
-        ours = {flow for flow, pattern in enumerate(schedule.klass.tolist()) if by_sockets[pattern]}
-        touching = {
-            host: [flow for flow in self._flows.touching(number) if flow in ours]
+        patterns = enumerate(schedule.klass.tolist())
+        socket_flows = {flow for flow, pattern in patterns if by_sockets[pattern]}
+        shares = {
+            host: [flow for flow in self._flows.touching(number) if flow in socket_flows]
             for number, host in enumerate(testbed.hosts)
         }
-        self._share = {host: flows for host, flows in touching.items() if flows}
+        self._share = {host: flows for host, flows in shares.items() if flows}
         self._number = {host: number for number, host in enumerate(testbed.hosts)}
         self._clocks: Mapping[str, Clock] = {}
         self._running: set[str] = set()
@@ -141,14 +142,15 @@ class RackFlows:
         self._fleet.ask("flows.load", loads)
         for step in _STEPS:
             answers = gather(self._each(step))
-            if errors := [said for said in answers.values() if isinstance(said, DeviceError)]:
+            errors = [answer for answer in answers.values() if isinstance(answer, DeviceError)]
+            if errors:
                 raise self._cause(errors)
 
     def _each(self, op: str) -> dict[str, tuple[AgentClient, Request]]:
         return {host: (self._fleet.agents[host], (op, {})) for host in self._share}
 
     def _cause(self, errors: Sequence[DeviceError]) -> DeviceError:
-        """Return the error of the host for whose sake others' connections were refused."""
+        """Return the error of the host that caused the refused connections of other hosts."""
         for error in errors:
             if _REFUSED not in error.message:
                 return error
@@ -185,7 +187,7 @@ class RackFlows:
         return not self._running
 
     def stop(self) -> None:
-        """Stop sending, wherever it can be reached."""
+        """Stop sending on all hosts that can be reached."""
         for host in self._share:
             with suppress(DeviceError):  # the driver dies with its agent
                 self._fleet.ask("flows.stop", {host: {}})
@@ -202,13 +204,13 @@ class RackFlows:
         columns["status"] = np.full(count, UNFINISHED, dtype=np.int64)
         received = np.zeros(count, dtype=np.int64)
         for host, numbers in self._share.items():
-            own = np.array(numbers, dtype=np.int64)
-            said = {name: _column(host, answers[host], name, len(own)) for name in COLUMNS}
-            sent_here = np.array(self._flows.src)[own] == self._number[host]
+            share = np.array(numbers, dtype=np.int64)
+            results = {name: _column(host, answers[host], name, len(share)) for name in COLUMNS}
+            is_sender = np.array(self._flows.src)[share] == self._number[host]
             for name, column in columns.items():
-                column[own[sent_here]] = said[name][sent_here]
-            came_here = np.array(self._flows.dst)[own] == self._number[host]
-            received[own[came_here]] = said["received_bytes"][came_here]
+                column[share[is_sender]] = results[name][is_sender]
+            is_receiver = np.array(self._flows.dst)[share] == self._number[host]
+            received[share[is_receiver]] = results["received_bytes"][is_receiver]
         short = (columns["status"] == DONE) & (received != np.array(self._flows.size_bytes))
         columns["status"][short] = FAILED
         columns["end_ns"][short] = -1

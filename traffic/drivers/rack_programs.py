@@ -1,6 +1,6 @@
-"""Flows sent by programs on a rack's hosts: starts servers first, then clients at their times.
+"""Flows that programs on a rack's hosts send: starts servers first, then clients at their times.
 
-The agent's services are `programs` and, for prebuilt frames, `incast`.
+The agent on each host starts them, by its services `programs` and, for prebuilt frames, `incast`.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    check,
-    driver,
+    check_driver,
+    load_driver,
 )
 
 SERVICES = ("programs", "incast")
-# The next ones are below the ephemeral ports of Linux, and above well-known ports.
+# Ports from here on are above the well-known ports and below Linux' ephemeral ports.
 FIRST_PORT = 20_000
-# Each flow is a process at either end, and all exist from the start of the trial.
+# Each flow is a process at both ends, and all of them exist from the start of the trial.
 MAX_FLOWS_OF_HOST = 500
 _LISTEN_PATIENCE_S = 15.0
 _STOP_PATIENCE_S = 10.0
-_LOOK_EVERY_S = 0.02
-# Data that has not arrived this long after its client ended is lost.
-_ARRIVE_S = 0.5
-_SHOWN = 3
+_POLL_INTERVAL_S = 0.02
+# Data that has not arrived so long after the last client ended is lost.
+_ARRIVAL_TIMEOUT_S = 0.5
+_MAX_FLOWS_SHOWN = 3
 
 # Identifies a program: its host, and its role with the flow's number.
 Key = tuple[str, str]
-# By host, what its kernel calls a congestion control, where that differs.
+# By host, its kernel's name of a congestion control by the usual name, if the two differ.
 ControlNames = Mapping[str, Mapping[str, str]]
 _CONTROL = "congestion_control"
 
@@ -64,10 +64,10 @@ class Job:
 
 def services_for(trial: TrialSpec) -> tuple[str, ...]:
     """Return the agent's services that the trial's programs need on hosts."""
-    used = _drivers(trial).values()
-    if not used:
+    drivers = _drivers(trial).values()
+    if not drivers:
         return ()
-    return (*SERVICES, RDMA_SERVICE) if any(each.rdma for each in used) else SERVICES
+    return (*SERVICES, RDMA_SERVICE) if any(driver.rdma for driver in drivers) else SERVICES
 
 
 def uses_rdma(trial: TrialSpec) -> bool:
@@ -76,33 +76,35 @@ def uses_rdma(trial: TrialSpec) -> bool:
 
 
 def _drivers(trial: TrialSpec) -> dict[int, ProgramDriver]:
-    """Return the drivers of the patterns that programs send, by the patterns' numbers."""
+    """Return the driver of each pattern that a program sends, by the pattern's number."""
     return {
-        number: driver(spec.driver.name)
+        number: load_driver(spec.driver.name)
         for number, spec in enumerate(trial.traffic)
         if spec.driver.name != SOCKETS.name
     }
 
 
 def check_drivers(trial: TrialSpec, testbed: Testbed | None = None) -> None:
-    """Raise InputError if the trial's drivers have faults, or something that they need is missing.
+    """Raise InputError if options of drivers are wrong, or this machine lacks what they need.
 
-    Campaigns are checked earlier, but a trial may come from elsewhere.
+    Campaigns are checked earlier, but a trial need not come from a campaign that was checked.
     """
     problems = []
     for number, spec in enumerate(trial.traffic):
-        found = check(spec.driver, testbed, spec.queue_class)
-        if spec.driver.name != SOCKETS.name and (lacks := driver(spec.driver.name).missing_here()):
-            found.append(of_text(lacks))
-        problems += [one.relocated(f"traffic[{number}].driver") for one in found]
+        faults = check_driver(spec.driver, testbed, spec.queue_class)
+        if spec.driver.name != SOCKETS.name and (
+            lacks := load_driver(spec.driver.name).missing_here()
+        ):
+            faults.append(of_text(lacks))
+        problems += [fault.relocated(f"traffic[{number}].driver") for fault in faults]
     raise_any(problems)
 
 
 def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None:
     """Raise NotReadyError, with hosts and programs, if a host lacks a program that drivers need."""
     needs: set[str] = set()
-    for number, used in _drivers(trial).items():
-        needs.update(used.needs(dict(trial.traffic[number].driver.options)))
+    for number, driver in _drivers(trial).items():
+        needs.update(driver.needs(dict(trial.traffic[number].driver.options)))
     if not needs:
         return
     answers = fleet.ask("program.missing", {host: {"names": sorted(needs)} for host in hosts})
@@ -122,7 +124,7 @@ def jobs_of(
     gids: Gids | None = None,
     names: ControlNames | None = None,
 ) -> list[Job]:
-    """Return the schedule's flows sent by programs; `gids` are those of all hosts.
+    """Return the flows of the schedule that programs send; `gids` has the GIDs of all hosts.
 
     Raises TrialError if a host has too many flows, and DeviceError if a NIC's address has no GID.
     """
@@ -131,27 +133,24 @@ def jobs_of(
     drivers = _drivers(trial)
     classes = services(testbed, trial.traffic)
     next_port = dict.fromkeys(testbed.hosts, FIRST_PORT)
-    count = dict.fromkeys(testbed.hosts, 0)
     jobs = []
-    for number, pattern in enumerate(schedule.klass.tolist()):
-        if pattern not in drivers:
-            continue
-        src, dst = (testbed.hosts[int(ends[number])] for ends in (schedule.src, schedule.dst))
-        for host in (src, dst):
-            count[host] += 1
-            if count[host] > MAX_FLOWS_OF_HOST:
-                raise TrialError(
-                    f"{host} has more than {MAX_FLOWS_OF_HOST} flows of programs",
-                    "shorten the trial, lower the load, or leave these flows to sockets",
-                )
+    flows = [
+        (number, pattern)
+        for number, pattern in enumerate(schedule.klass.tolist())
+        if pattern in drivers
+    ]
+    _check_flows_of_hosts(schedule, testbed, [number for number, _ in flows])
+    for number, pattern in flows:
+        src, dst = (testbed.hosts[int(side[number])] for side in (schedule.src, schedule.dst))
         port = next_port[dst]
         next_port[dst] += 1
-        near, far = (of_host[host][number % len(of_host[host])] for host in (src, dst))
+        addresses = [of_host[host][number % len(of_host[host])] for host in (src, dst)]
         service = classes[pattern] if classes else Service()
-        own = (names or {}).get(src, {})
+        kernel_names = (names or {}).get(src, {})
+        control = kernel_names.get(service.congestion_control, service.congestion_control)
         options = dict(trial.traffic[pattern].driver.options)
         if _CONTROL in options:
-            options[_CONTROL] = own.get(str(options[_CONTROL]), options[_CONTROL])
+            options[_CONTROL] = kernel_names.get(str(options[_CONTROL]), options[_CONTROL])
         ends = [
             rdma_end(rack, host, number, drivers[pattern], options, gids or {})
             for host in (src, dst)
@@ -162,11 +161,11 @@ def jobs_of(
             src=src,
             dst=dst,
             size_bytes=int(schedule.size_bytes[number]),
-            src_address=near,
-            dst_address=far,
+            src_address=addresses[0],
+            dst_address=addresses[1],
             port=port,
             tos=service.tos,
-            congestion_control=own.get(service.congestion_control, service.congestion_control),
+            congestion_control=control,
             src_rdma_device=ends[0].device,
             dst_rdma_device=ends[1].device,
             traffic_class=service.tos | ECT_0 if classes else ROCE_TRAFFIC_CLASS,
@@ -179,8 +178,22 @@ def jobs_of(
     return jobs
 
 
+def _check_flows_of_hosts(schedule: Schedule, testbed: Testbed, flows: Sequence[int]) -> None:
+    """Raise TrialError if a host sends or receives too many of these flows."""
+    count = [0] * len(testbed.hosts)
+    for number in flows:
+        for host in (int(schedule.src[number]), int(schedule.dst[number])):
+            count[host] += 1
+            if count[host] > MAX_FLOWS_OF_HOST:
+                raise TrialError(
+                    f"{testbed.hosts[host]} has more than {MAX_FLOWS_OF_HOST} flows that programs "
+                    "send",
+                    "shorten the trial, lower the load, or leave these flows to sockets",
+                )
+
+
 class RackPrograms:
-    """The flows of one trial sent by programs. `connect` starts servers, `start` clients."""
+    """The flows of one trial that programs send. `connect` starts servers, `start` clients."""
 
     def __init__(self, jobs: Iterable[Job], fleet: Fleet) -> None:
         self._fleet = fleet
@@ -203,7 +216,7 @@ class RackPrograms:
             if taken:
                 raise DeviceError(
                     host,
-                    f"{taken[0][0]} port {taken[0][1]} is taken, which a program is to listen at",
+                    f"{taken[0][0]} port {taken[0][1]}, which a program needs, is in use",
                     "see what listens there: ss -lntup",
                 )
         self._launch("server")
@@ -219,7 +232,7 @@ class RackPrograms:
     def all_done(self) -> bool:
         """Return whether every flow has ended.
 
-        Servers that still wait when all clients have ended are given only a moment: the data that
+        When all clients have ended, servers are given only a short time to end too: the data that
         they wait for may be lost.
         """
         self._take_events()
@@ -227,20 +240,20 @@ class RackPrograms:
         if any(self._launches[key].role == "client" for key in left):
             self._quiet_since_s = time.monotonic()
             return False
-        return not left or time.monotonic() - self._quiet_since_s > _ARRIVE_S
+        return not left or time.monotonic() - self._quiet_since_s > _ARRIVAL_TIMEOUT_S
 
     def stop(self) -> None:
-        """End all programs that can be reached; others end with their agents."""
+        """End the programs on all hosts that can be reached; the others end with their agents."""
         with suppress(DeviceError):
             self._stop()
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Stop all programs; return the outcomes of the flows by number. Raises DeviceError."""
+        """Stop all programs; return the outcome of each flow by its number. Raises DeviceError."""
         self._stop()
         until_s = time.monotonic() + _STOP_PATIENCE_S
         self._take_events()
         while not self._started <= self._ended and time.monotonic() < until_s:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
             self._take_events()
         if left := sorted(self._started - self._ended):
             raise DeviceError(left[0][0], "a program cannot be ended", "log in and end it: ps aux")
@@ -266,7 +279,7 @@ class RackPrograms:
             self._fleet.ask("program.stop", {host: {} for host in self._hosts})
 
     def _launch(self, role: str) -> None:
-        asked = {
+        requests = {
             key: {
                 "op": launch.operation,
                 "argv": list(launch.argv),
@@ -277,8 +290,8 @@ class RackPrograms:
             for key, launch in self._launches.items()
             if launch.role == role
         }
-        self._each("", asked)
-        self._started |= set(asked)
+        self._each("", requests)
+        self._started |= set(requests)
 
     def _ports(self) -> dict[str, list[list[Any]]]:
         ports: dict[str, list[list[Any]]] = {}
@@ -288,15 +301,15 @@ class RackPrograms:
         return ports
 
     def _listening(self, ports: Mapping[str, list[list[Any]]]) -> dict[str, Any]:
-        asked = {host: {"ports": some} for host, some in ports.items()}
-        return self._fleet.ask("program.listening", asked)
+        requests = {host: {"ports": of_host} for host, of_host in ports.items()}
+        return self._fleet.ask("program.listening", requests)
 
     def _await_servers(self) -> None:
         missing = self._ports()
         until_s = time.monotonic() + _LISTEN_PATIENCE_S
         while missing:
-            for host, there in self._listening(missing).items():
-                missing[host] = [port for port in missing[host] if port not in there]
+            for host, listening in self._listening(missing).items():
+                missing[host] = [port for port in missing[host] if port not in listening]
             missing = {host: ports for host, ports in missing.items() if ports}
             self._take_events()
             dead = sorted(self._started & self._ended)
@@ -306,35 +319,35 @@ class RackPrograms:
                 host, ports = next(iter(missing.items()))
                 raise DeviceError(
                     host,
-                    f"its servers do not listen at {ports[0][0]} port {ports[0][1]}",
+                    f"its servers do not listen on {ports[0][0]} port {ports[0][1]}",
                     "see what else uses the port, and run its command by hand",
                 )
             if missing:
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_POLL_INTERVAL_S)
 
     def _raise_dead(self, host: str, name: str) -> None:
         report = self._each("program.collect", {(host, name): {}})[(host, name)]
         output = self._output((host, name), report)
         launch = self._launches[(host, name)]
-        said = output.error or output.stderr or output.stdout or f"exit code {output.exit_code}"
+        reason = output.error or output.stderr or output.stdout or f"exit code {output.exit_code}"
         command = " ".join(launch.argv) or launch.operation
         raise DeviceError(
             host,
-            f"a server ended before its client came: {printable(said)}",
+            f"a server ended before its client connected: {printable(reason)}",
             f"run it by hand there: {command}",
         )
 
-    def _each(self, op: str, asked: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Any]:
+    def _each(self, op: str, arguments: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Any]:
         """Send one request per program, all at once; return the answers. Raises the first error."""
         requests = {}
-        for (host, name), arguments in asked.items():
-            request = {"program": name, **arguments}
-            said = (request.pop("op", op), request)
-            requests[host, name] = (self._fleet.agents[host], said)
+        for (host, name), own_arguments in arguments.items():
+            request = {"program": name, **own_arguments}
+            message = (request.pop("op", op), request)
+            requests[host, name] = (self._fleet.agents[host], message)
         return require_answers(gather(requests))
 
     def _take_events(self) -> None:
-        """Note which programs have ended by the agents' events; leave other services' events."""
+        """Record which programs have ended, by the agents' events; leave other services' events."""
         for host in self._hosts:
             agent = self._fleet.agents[host]
             agent.poll()
@@ -366,7 +379,7 @@ class RackPrograms:
 
 
 def with_outcomes(records: FlowRecords, outcomes: Mapping[int, Outcome]) -> FlowRecords:
-    """Return `records` with the outcomes of flows sent by programs, by number, filled in."""
+    """Return `records` with the outcomes, by flow number, of the flows that programs sent."""
     names = ("sent_ns", "end_ns", "retransmits", "status")
     columns = {name: getattr(records, name).copy() for name in names}
     for number, outcome in outcomes.items():
@@ -376,13 +389,14 @@ def with_outcomes(records: FlowRecords, outcomes: Mapping[int, Outcome]) -> Flow
 
 
 def remarks(outcomes: Mapping[int, Outcome]) -> list[str]:
-    """Return the drivers' remarks about flows, each once, with its count."""
-    seen: dict[str, list[int]] = {}
+    """Return the drivers' remarks about flows, each once, with the number of its flows."""
+    flows_of: dict[str, list[int]] = {}
     for number, outcome in outcomes.items():
         if outcome.detail:
-            seen.setdefault(outcome.detail, []).append(number)
-    said = []
-    for detail, numbers in seen.items():
-        some = ", ".join(map(str, numbers[:_SHOWN])) + (", …" if len(numbers) > _SHOWN else "")
-        said.append(f"{printable(detail)} ({len(numbers)} flows: {some})")
-    return said
+            flows_of.setdefault(outcome.detail, []).append(number)
+    result = []
+    for detail, numbers in flows_of.items():
+        shown = ", ".join(map(str, numbers[:_MAX_FLOWS_SHOWN]))
+        more = ", …" if len(numbers) > _MAX_FLOWS_SHOWN else ""
+        result.append(f"{printable(detail)} ({len(numbers)} flows: {shown}{more})")
+    return result

@@ -1,13 +1,14 @@
 """Incast from prebuilt frames: UDP or RoCEv2-shaped packets with ECN bits, built with Scapy.
 
-The controller builds a flow's frames. The sending host's agent sends them at a common time, at a
-rate or back to back. The receiving host's agent counts them, and those marked CE. Nothing reacts to
-marks or losses: this is a fixed load, not a transport. A flow is done when all its frames have
-arrived. A RoCE NIC consumes RoCEv2 frames itself, so that the receiver counts none of them. Use
-that shape on hosts with plain NICs and to load switches' queues.
+The controller builds a flow's frames. All senders begin at the same time; the agent of each sends
+the frames at a rate or back to back. The agent of the receiving host counts them, and how many are
+marked CE. Nothing responds to marks or losses: this is a fixed load, not a transport protocol. A
+flow is done when all its frames have arrived. A RoCE NIC consumes RoCEv2 frames itself, so that its
+host counts none of them. So use the shape `roce` on hosts with plain NICs, to load the queues of
+switches.
 
-A flow cycles through its distinct frames. Its bytes are payload bytes. Each payload begins with a
-mark that distinguishes the last frame from the others.
+A flow sends its distinct frames in turn, again and again. Its size counts payload bytes. Each
+payload begins with a tag, which distinguishes the last frame from the others.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from traffic.drivers.programs import (
     Outcome,
     Output,
     ProgramDriver,
-    failure,
-    finished,
-    pair,
+    completed,
+    failure_reason,
+    server_and_client,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _PSNS = 1 << 24
 
 @dataclass(frozen=True)
 class Frames:
-    """A flow's frames: `packets` are sent in all, from `cycle` in turn, then `last`."""
+    """A flow's frames: `packets` in all, those of `cycle` in turn and then `last`."""
 
     cycle: tuple[bytes, ...]
     last: bytes
@@ -78,7 +79,7 @@ def _frame(flow: Flow, values: dict[str, Any], psn: int, size: int, last: bool) 
     ether: Packet = Ether(src="00:00:00:00:00:00", dst="00:00:00:00:00:00")
     tos = (flow.tos & ~3) | _ECN[values["ecn"]]
     packet = ether / IP(src=flow.src_address, dst=flow.dst_address, tos=tos, id=psn & 0xFFFF)
-    # the port by which ECMP spreads flows, chosen as RoCE NICs do
+    # ECMP distinguishes flows by the source port; the range is that of RoCE NICs
     source = _FIRST_SOURCE_PORT + flow.number % _SOURCE_PORTS
     if values["shape"] == "udp":
         return bytes(raw(packet / UDP(sport=source, dport=flow.port) / filled))
@@ -109,17 +110,17 @@ class ScapyIncast(ProgramDriver):
     options = (
         Option("shape", "udp", "what a frame looks like", choices=("udp", "roce")),
         Option("payload", 1024, "bytes of a frame's payload", _MIN_PAYLOAD, 9000, unit="bytes"),
-        Option("rate", 0, "bits/s, Ethernet headers included; 0 is back to back", 0, unit="bps"),
+        Option("rate", 0, "bits/s, Ethernet headers included; 0 means back to back", 0, unit="bps"),
         Option("ecn", "ect0", "the ECN bits of frames", choices=tuple(_ECN)),
         Option("distinct", 32, "distinct frames that a flow sends in turn", 1, 1024),
     )
 
     def needs(self, options: Options) -> tuple[str, ...]:
-        """Return `ip`, which finds routes. Scapy is needed only on the controller."""
+        """Return `ip`, which is used to find routes. Only the controller needs Scapy."""
         return ("ip",)
 
     def missing_here(self) -> str:
-        """Return a message if Scapy is missing, else ""."""
+        """Return a message if Scapy is not installed, else ""."""
         if find_spec("scapy") is None:
             return "Scapy is not installed: pip install 'closloop[hardware]'"
         return ""
@@ -154,7 +155,7 @@ class ScapyIncast(ProgramDriver):
             "packets": frames.packets,
             "rate": values["rate"],
         }
-        server, client = pair(flow, (), ())
+        server, client = server_and_client(flow, (), ())
         return (
             replace(
                 server,
@@ -166,19 +167,21 @@ class ScapyIncast(ProgramDriver):
         )
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return the outcome by the frames that arrived."""
-        if why := failure(_NAME, client, "sender") or failure(_NAME, server, "receiver"):
+        """Return the outcome, given the counts of frames that were sent and that arrived."""
+        if why := failure_reason(_NAME, client, "sender") or failure_reason(
+            _NAME, server, "receiver"
+        ):
             raise FlowFailed(why)
         reports = [json_documents(_NAME, end.stdout) for end in (client, server)]
         if any(len(report) != 1 for report in reports):
-            raise FlowFailed(f"{_NAME}: an end reports more than once")
+            raise FlowFailed(f"{_NAME}: one end has printed several reports")
         (sent,), (arrived,) = reports
         packets = int(number(_NAME, sent, "packets"))
-        came, marked, last_ns = (
+        received, marked, last_ns = (
             int(number(_NAME, arrived, name)) for name in ("packets", "ce_packets", "last_after_ns")
         )
-        detail = f"{came} of {packets} frames came, {marked} marked CE"
-        if came < packets or last_ns < 0:
+        detail = f"{received} of {packets} frames arrived, {marked} marked CE"
+        if received < packets or last_ns < 0:
             return Outcome(client.started_ns, -1, 0, UNFINISHED, detail)
         end_ns = server.started_ns + last_ns
-        return finished(client, end_ns - client.started_ns, 0, detail, end_ns)
+        return completed(client, end_ns - client.started_ns, 0, detail, end_ns)

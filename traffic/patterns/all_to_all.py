@@ -1,4 +1,4 @@
-"""All-to-all bursts, as of a shuffle."""
+"""All-to-all bursts: all hosts send to each other at once, as in a MapReduce shuffle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AllToAllSpec(PatternSpec):
         )
 
     def expected(self, testbed: Testbed) -> Expected:
-        """Return exactly what it sends."""
+        """Return the exact number of flows and their payload."""
         hosts = len(testbed.hosts)
         bursts = -(-max(0, self.stop_ns - self.start_ns) // self.period_ns)
         flows = bursts * hosts * (hosts - 1)

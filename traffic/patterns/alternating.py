@@ -1,4 +1,4 @@
-"""Flows to one receiver from few senders and from many, in turn, at drawn times."""
+"""Flows to one receiver, alternately from few senders and from many, for random times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestration.core.pattern import START, STOP, Expected, Flows, PatternSpec
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 
-# What drawing a phase takes of one core.
+# The time to draw a phase on one core.
 _PHASE_S = 1.5e-4
 
 
 @dataclass(frozen=True)
 class Phase:
-    """From `start_ns` to `end_ns` few hosts send, or many; its flows are drawn from `seed`."""
+    """A time in which few hosts send or, if `crowded`, many. `seed` is that of its flows."""
 
     start_ns: int
     end_ns: int
@@ -28,13 +28,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class AlternatingSpec(PatternSpec):
-    """Few hosts send to one, then many, then few again, in phases whose lengths are drawn.
+    """Few hosts send to one, then many, then few again, in phases of random lengths.
 
-    A phase lasts `phase_ns` on average, half of it at least and half as much again at most. The
-    trial's seed draws who begins, lengths and senders. In either phase long messages offer `load`
-    of the receiver's rate: few hosts send `size_bytes` each, together, again and again; many send
-    one message each that lasts the phase, and begin within `spread_ns`. Once all have begun, short
-    messages of `short_bytes` come from any host, which offer `short_load` more.
+    A phase lasts `phase_ns` on average, at least half and at most one and a half times that. The
+    first phase, the lengths and the senders are drawn by the trial's seed. In both kinds of phase,
+    long messages offer `load` of the receiver's rate. In a phase of `few`, the senders repeatedly
+    send `size_bytes` each, at the same time. In a phase of `many`, each sends one message for the
+    whole phase, beginning within `spread_ns`; when all have begun, short messages of `short_bytes`
+    from random hosts offer another `short_load`.
     """
 
     receiver: str = field(metadata=given("the receiving host's name", "host"))
@@ -48,12 +49,14 @@ class AlternatingSpec(PatternSpec):
         )
     )
     load: float = field(
-        metadata=given("of long messages, a share of the receiver's rate, like 0.9", "share")
+        metadata=given("load of long messages, a share of the receiver's rate, like 0.9", "share")
     )
-    spread_ns: int = field(metadata=given("many begin within it, at most half a phase", default=0))
+    spread_ns: int = field(
+        metadata=given("many begin within this time, at most half a phase", default=0)
+    )
     short_bytes: int = field(metadata=given("bytes of each short message, like 5KB", "positive"))
     short_load: float = field(
-        metadata=given("of short messages, a share of the receiver's rate, like 0.02", "share")
+        metadata=given("load of short messages, a share of the receiver's rate, like 0.02", "share")
     )
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
@@ -93,35 +96,35 @@ class AlternatingSpec(PatternSpec):
                 size = np.full(len(src), self.size_bytes, dtype=np.int64)
             rows.append((phase.start_ns + start, src, size))
         start, src, size = (np.concatenate(column) for column in zip(*rows, strict=True))
-        kept = start < self.stop_ns
-        dst = np.full(int(kept.sum()), receiver, dtype=np.int64)
-        return Flows(start[kept], src[kept], dst, size[kept])
+        in_window = start < self.stop_ns
+        dst = np.full(int(in_window.sum()), receiver, dtype=np.int64)
+        return Flows(start[in_window], src[in_window], dst, size[in_window])
 
     def expected(self, testbed: Testbed) -> Expected:
-        """Return the mean; half of the phases are crowded."""
-        each_bytes = testbed.host_rate_bps(self.receiver) / 8e9 * self.phase_ns
-        crowded = self.many + each_bytes * self.short_load / self.short_bytes
-        sparse = max(self.few, each_bytes * self.load / self.size_bytes)
-        sent_bytes = each_bytes * (self.load + self.short_load / 2)
+        """Return the mean number of flows and payload; half of the phases are crowded."""
+        phase_bytes = testbed.host_rate_bps(self.receiver) / 8e9 * self.phase_ns
+        crowded = self.many + phase_bytes * self.short_load / self.short_bytes
+        sparse = max(self.few, phase_bytes * self.load / self.size_bytes)
+        sent_bytes = phase_bytes * (self.load + self.short_load / 2)
         return Expected(
             self._phases * (crowded + sparse) / 2,
             self._phases * max(sent_bytes, self.few * self.size_bytes / 2),
         )
 
     def drawing_s(self, testbed: Testbed) -> float:
-        """Return a time for each phase."""
+        """Return the time to draw all phases, in s."""
         return self._phases * _PHASE_S
 
     @property
     def _phases(self) -> float:
-        """How many phases there are likely to be."""
+        """The expected number of phases."""
         return max(0, self.stop_ns - self.start_ns) / self.phase_ns
 
 
 def phases(spec: AlternatingSpec, times: np.random.Generator) -> Iterator[Phase]:
-    """Yield the phases in turn, the last of which may end after `stop_ns`.
+    """Yield the phases in order; the last may end after `stop_ns`.
 
-    They are the same whatever the sizes, the loads and the numbers of senders are.
+    They do not depend on sizes, loads and numbers of senders.
     """
     now, crowded = spec.start_ns, bool(times.random() < 0.5)
     while now < spec.stop_ns:

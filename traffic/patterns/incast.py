@@ -1,4 +1,4 @@
-"""Incasts: many hosts send to one, together, again and again."""
+"""Incasts: many hosts send to one at the same time, once in every period."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestration.core.pattern import START, STOP, Expected, Flows, PatternSpec
 from orchestration.core.topology import Testbed
 
 _DRAWS_AT_ONCE = 1_000_000
-# What an event takes of one core for each host that it draws from.
+# The time to draw an incast on one core, in s for each host of the testbed.
 _DRAW_S = 1e-7
 
 
 @dataclass(frozen=True)
 class IncastSpec(PatternSpec):
-    """N hosts send to one at the same moment, again and again.
+    """N hosts send to one at the same moment, once in every period.
 
-    `receiver` is a host's name, or "" for a new seeded choice at each period.
+    `receiver` is a host's name; "" means that the trial's seed draws a host for each period.
     """
 
     fan_in: int = field(metadata=given("how many hosts send to one, like 16", "senders"))
@@ -38,20 +38,19 @@ class IncastSpec(PatternSpec):
     )
 
     def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
-        """Return the incasts: at `start_ns` and every period after, `fan_in` senders each.
+        """Return the incasts: `fan_in` flows at `start_ns` and after every period.
 
-        Senders are distinct and drawn anew for each period. A narrower incast has a subset of the
-        same senders.
+        For each period, distinct senders are drawn. A smaller `fan_in` has a subset of them.
         """
         starts = np.arange(self.start_ns, self.stop_ns, self.period_ns, dtype=np.int64)
         hosts = len(testbed.hosts)
         receiver = np.empty(len(starts), dtype=np.int64)
         senders = np.empty((len(starts), self.fan_in), dtype=np.int64)
-        # in parts, since all draws at once are many times the flows where fabrics are large
+        # in parts, because in a large fabric there are many more draws than flows
         rows = max(1, _DRAWS_AT_ONCE // hosts)
         for part in (slice(at, at + rows) for at in range(0, len(starts), rows)):
             # One row of draws per event: the first picks a receiver, the others rank senders.
-            draws = streams.places.random((len(starts[part]), 1 + hosts))
+            draws = streams.hosts.random((len(starts[part]), 1 + hosts))
             receiver[part] = (draws[:, 0] * hosts).astype(np.int64)
             if self.receiver:
                 receiver[part] = testbed.hosts.index(self.receiver)
@@ -66,11 +65,11 @@ class IncastSpec(PatternSpec):
         )
 
     def expected(self, testbed: Testbed) -> Expected:
-        """Return exactly what it sends."""
+        """Return the exact number of flows and their payload."""
         flows = -(-max(0, self.stop_ns - self.start_ns) // self.period_ns) * self.fan_in
         return Expected(flows, flows * self.size_bytes)
 
     def drawing_s(self, testbed: Testbed) -> float:
-        """Return a time for each host and event."""
+        """Return the time to draw all incasts, in s."""
         events = (self.stop_ns - self.start_ns) / self.period_ns
         return events * len(testbed.hosts) * _DRAW_S

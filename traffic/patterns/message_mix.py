@@ -16,9 +16,9 @@ ACC_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 @dataclass(frozen=True)
 class MessageMixSpec(OfferedLoad):
-    """Poisson arrivals of messages, each of the sizes equally likely.
+    """Poisson arrivals of messages, whose sizes are equally likely.
 
-    With `receiver`, a host's name, all others send to it, and `load` is a share of its line rate.
+    With a `receiver`, all other hosts send to it, and `load` is a share of its line rate.
     """
 
     sizes_bytes: tuple[int, ...] = field(
@@ -42,7 +42,7 @@ class MessageMixSpec(OfferedLoad):
 
     @property
     def sizes(self) -> Sizes:
-        """The messages', all equally likely."""
+        """The distribution of messages' sizes, which are all equally likely."""
         each = np.array(self.sizes_bytes, dtype=np.int64)
         return Sizes(float(each.mean()), lambda u: each[(u * len(each)).astype(np.int64)])
 

@@ -37,7 +37,7 @@ class PoissonSpec(OfferedLoad):
 
     @property
     def sizes(self) -> Sizes:
-        """The workload's."""
+        """The distribution of the workload."""
         workload = self._table()
         return Sizes(workload.mean_bytes, workload.sizes_bytes)
 
@@ -46,7 +46,7 @@ class PoissonSpec(OfferedLoad):
         return self._table().quantile(at)
 
     def _table(self) -> Workload:
-        # here and not above: a guest has a pattern and draws no flows
+        # imported here, because a guest has the pattern but never draws flows
         from traffic.workloads import load_workload
 
         return load_workload(self.workload)

@@ -12,15 +12,15 @@ import numpy as np
 
 from orchestration.core.csv_columns import CsvColumns, Kind, NameColumn, read_csv
 from orchestration.core.errors import InputError, unreadable
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.pattern import (
     START,
     STOP,
+    CampaignContext,
     Expected,
     Flows,
     PatternSpec,
     Streams,
-    Surroundings,
     given,
 )
 from orchestration.core.problems import Problem, suggest
@@ -35,7 +35,7 @@ COLUMNS: dict[str, Kind] = {
     "class": "name",
 }
 HEADER = ",".join(COLUMNS)
-# The patterns and tuners of a campaign share the files of their repeats.
+# So many files are kept in memory: patterns and tuners of a campaign share the files of repeats.
 _FILES_KEPT = 4
 
 
@@ -90,9 +90,9 @@ def _read(path: str, *_version: int) -> RecordedFlows:
 def host_numbers(flows: RecordedFlows, testbed: Testbed) -> tuple[Ints, Ints]:
     """Return each flow's source and destination as indices of `Testbed.hosts`, shapes (flows,).
 
-    Raises InputError with the line of the first flow of a host that the testbed does not have.
+    Raises InputError with the line of the first flow from or to a host that the testbed lacks.
     """
-    number = {name: place for place, name in enumerate(testbed.hosts)}
+    number = {name: index for index, name in enumerate(testbed.hosts)}
     ends = []
     for column in (flows.src, flows.dst):
         known = np.array([number.get(name, -1) for name in column.names], dtype=np.int64)
@@ -117,10 +117,11 @@ _MIN_ROW_BYTES = 10
 
 @dataclass(frozen=True)
 class ReplaySpec(PatternSpec):
-    """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
+    """Recorded flows that start within the window, at their recorded times.
 
-    `{repeat}` in the file's name is the number of the repeat. With `recorded_class`, only flows of
-    that class (column `class`) that start within the window are replayed.
+    `{repeat}` in the file's name is replaced by the number of the repeat. With `recorded_class`,
+    only flows of that class are replayed; it is the file's column `class`, while `queue_class` is a
+    traffic class of the testbed.
     """
 
     file: str = field(metadata=given(_FILE, "file"))
@@ -128,13 +129,18 @@ class ReplaySpec(PatternSpec):
     stop_ns: int = field(metadata=STOP)
     recorded_class: str = field(
         default="",
-        metadata=given("only flows whose column `class` says so; without it all", name="class"),
+        metadata=given(
+            "only flows of this class in the file's column `class`; by default all", name="class"
+        ),
     )
     kind: ClassVar = "replay"
 
     @property
     def class_name(self) -> str:
-        """The recorded class; its congestion control is a new one, and not in the name."""
+        """The recorded class, or else the kind and the traffic class.
+
+        The congestion control is not part of the name, because it need not be the recorded one.
+        """
         name = "/".join(filter(None, (self.kind, self.queue_class)))
         return self.recorded_class or name
 
@@ -143,7 +149,7 @@ class ReplaySpec(PatternSpec):
 
         Raises InputError, with the line, for a bad file and for hosts that the testbed lacks.
         """
-        flows = read_flows(here(self.file))
+        flows = read_flows(local_path(self.file))
         src, dst = host_numbers(flows, testbed)
         chosen = (flows.start_ns >= self.start_ns) & (flows.start_ns < self.stop_ns)
         if self.recorded_class:
@@ -153,27 +159,27 @@ class ReplaySpec(PatternSpec):
         return Flows(flows.start_ns[chosen], src[chosen], dst[chosen], flows.size_bytes[chosen])
 
     def expected(self, testbed: Testbed) -> Expected:
-        """Return how many rows the file can have at most."""
-        return Expected(os.path.getsize(here(self.file)) // _MIN_ROW_BYTES, 0)
+        """Return the maximum number of rows that a file of this size can have."""
+        return Expected(os.path.getsize(local_path(self.file)) // _MIN_ROW_BYTES, 0)
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], context: CampaignContext) -> Iterator[Problem]:
         """Report the first fault of each file, and a class that no file has."""
         if "file" not in fields:
             return
         known: dict[str, None] = {}
         faulty = False
-        for path in around.files(fields["file"]):
+        for path in context.files(fields["file"]):
             try:
                 flows = read_flows(path)
                 known |= dict.fromkeys(flows.klass.names)
-                if around.testbed is not None:
-                    host_numbers(flows, around.testbed)
+                if context.testbed is not None:
+                    host_numbers(flows, context.testbed)
             except InputError as error:
                 faulty = True
-                for item in error.problems if path not in around.reported else ():
+                for item in error.problems if path not in context.reported else ():
                     yield Problem("file", *item.parts)
-                around.reported.add(path)
+                context.reported.add(path)
         wanted = fields.get("recorded_class")
         if wanted and wanted not in known and not faulty:
             remedy = f"{suggest(wanted, known)}it has {', '.join(known) or 'no flows at all'}"

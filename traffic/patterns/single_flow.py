@@ -10,11 +10,11 @@ import numpy as np
 
 from orchestration.core.pattern import (
     START,
+    CampaignContext,
     Expected,
     Flows,
     PatternSpec,
     Streams,
-    Surroundings,
     given,
 )
 from orchestration.core.problems import Problem
@@ -46,7 +46,7 @@ class SingleFlowSpec(PatternSpec):
         return f"a flow from {self.src} to itself: name two hosts" if self.src == self.dst else ""
 
     @classmethod
-    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+    def faults(cls, fields: Mapping[str, Any], context: CampaignContext) -> Iterator[Problem]:
         """Refuse a flow from a host to itself."""
         if "src" in fields and fields["src"] == fields.get("dst"):
             yield Problem("dst", f"a flow from {fields['src']} to itself", "name two hosts")

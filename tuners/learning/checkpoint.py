@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.core.files import here, write_whole
+from orchestration.core.files import local_path, write_whole
 from tuners.learning.networks import Arrays, all_finite
 
 FORMAT = 1
@@ -48,7 +48,7 @@ def find(name: str) -> Path:
     Raises CheckpointError if there is no such file.
     """
     is_path = name.endswith(".safetensors")
-    path = Path(here(name)) if is_path else PRETRAINED / f"{name}.safetensors"
+    path = Path(local_path(name)) if is_path else PRETRAINED / f"{name}.safetensors"
     if not path.is_file():
         known = ", ".join(_in_ranges(pretrained())) or "none"
         raise CheckpointError(

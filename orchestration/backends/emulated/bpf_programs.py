@@ -25,7 +25,7 @@ from orchestration.backends.emulated.launcher import Listener, run_guest
 from orchestration.backends.emulated.real_time import replaceable_dctcp
 from orchestration.backends.emulated.system import send_message
 from orchestration.core.errors import InputError, NotReadyError, TrialError
-from orchestration.core.files import BPF, here, packaged
+from orchestration.core.files import BPF, local_path, packaged_folder
 from orchestration.core.ports import TrialBundle
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import FabricSpec, TrialSpec
@@ -114,7 +114,7 @@ def cached_bundle() -> TrialBundle:
         variables[OVERRIDE] = f"{folder}/{BINARY}"
     else:
         files[f"{folder}/{MANIFEST}"] = kernel.path.with_name(MANIFEST)
-    folders = [folder for folder in (packaged(BPF), cache_folder()) if folder]
+    folders = [folder for folder in (packaged_folder(BPF), cache_folder()) if folder]
     programs = sorted(path for folder in folders for path in folder.glob("*.o"))
     # the names contain a hash of the source: another machine with a newer source compiles its own
     files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
@@ -126,7 +126,7 @@ def with_compiled_policy(trial: TrialSpec) -> TrialSpec:
     roce = trial.host.roce
     if roce is None or not roce.program:
         return trial
-    roce = replace(roce, program=str(policy_object(Path(here(roce.program))).absolute()))
+    roce = replace(roce, program=str(policy_object(Path(local_path(roce.program))).absolute()))
     return replace(trial, host=replace(trial.host, roce=roce))
 
 

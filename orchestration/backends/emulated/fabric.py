@@ -121,7 +121,7 @@ def plan_fabric(
             queues = host_queues(testbed, port, lacks, late_ns)
             return [*requests, *qdiscs.stack(ifindex(port), queues)]
         rates = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
-        return [*requests, own_ports.host(ifindex(port), **rates)]
+        return [*requests, own_ports.host_request(ifindex(port), **rates)]
 
     def switch_port(port: Port) -> list[bytes]:
         if fabric.kind == "linux":
@@ -240,7 +240,7 @@ def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str], late_ns: 
 
 
 def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:
-    return own_nics.nic(
+    return own_nics.nic_request(
         ifindex(port),
         address,
         rate_bps=port.rate_bps,
@@ -276,7 +276,7 @@ def _own_port(
             testbed.switch.buffer_bytes - reserved,
             testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes),
         )
-    return own_ports.port(
+    return own_ports.port_request(
         ifindex(port),
         queues,
         rate_bps=port.rate_bps,

@@ -24,7 +24,7 @@ from orchestration.backends.emulated.system import (
     send_message,
 )
 from orchestration.core.errors import ClosloopError, NotReadyError
-from orchestration.core.problems import told
+from orchestration.core.problems import message_and_remedy
 from orchestration.core.trial import REAL
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def main(clock: str = "") -> None:
             os.sync()  # the host may kill the guest as soon as it gets the next message
         send_message(stage="done")
     except ClosloopError as error:
-        send_message(stage="failed", **told(error.problems, "error"))
+        send_message(stage="failed", **message_and_remedy(error.problems, "error"))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -27,7 +27,7 @@ from orchestration.backends.emulated.host_kernel import own_namespaces_argv
 from orchestration.backends.emulated.remote_tuner import QUESTION
 from orchestration.backends.emulated.system import MESSAGE_PREFIX
 from orchestration.core.errors import NotReadyError, TrialError
-from orchestration.core.files import BROUGHT
+from orchestration.core.files import COPIED_FILES_ROOT
 from orchestration.core.trial import REAL
 from orchestration.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.kernel.cache import Kernel
@@ -169,7 +169,7 @@ def init_script(job: Path, clock: str = "") -> str:
         "export PYTHONHASHSEED=0\n"  # the order of sets must not differ between guests
         + "".join(
             f"export {name}={shlex.quote(os.environ[name])}\n"
-            for name in (*OTHER_CPU, BROUGHT)
+            for name in (*OTHER_CPU, COPIED_FILES_ROOT)
             if name in os.environ
         )
         + f"exec {python} -P -m orchestration.backends.emulated.guest {clock}".rstrip()

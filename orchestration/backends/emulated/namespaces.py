@@ -22,7 +22,7 @@ from orchestration.backends.emulated.system import unshare_network
 from orchestration.core.errors import NotReadyError
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import REAL
-from orchestration.datapath.samples import OwnFlowTables
+from orchestration.datapath.samples import KernelFlowTables
 
 if TYPE_CHECKING:
     from collectors.readers.flows import FlowTables
@@ -240,7 +240,7 @@ class Fabric:
 
 def attach_flow_tables(
     job: Job, fabric: Fabric, observes: Collection[str]
-) -> FlowTables | OwnFlowTables | None:
+) -> FlowTables | KernelFlowTables | None:
     """Return the flow tables of all switches, which count the flows of each queue.
 
     Returns None unless the job asks for them or the tuner `observes` their signals. closloop's data
@@ -261,7 +261,7 @@ def attach_flow_tables(
     }
     readings_per_slot = job.trial.samples_per_action
     if job.trial.fabric.kind != "linux" and not job.flow_object:
-        return OwnFlowTables(queues, hosts, readings_per_slot)
+        return KernelFlowTables(queues, hosts, readings_per_slot)
     from collectors.readers.flows import FlowTables
 
     return FlowTables(_attach_programs(job, fabric), queues, hosts, readings_per_slot)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.readers.tc import QueueReading
-from collectors.snapshot import samples_a_snapshot
+from collectors.snapshot import samples_per_snapshot
 from orchestration.backends.common.rig import (
     SAMPLES_PER_HOST_READING,
     BaseRig,
@@ -31,7 +31,7 @@ from orchestration.core.trial import REAL
 from orchestration.datapath.hosts import Hosts, NicFile, ParameterFile, TrafficMatrix
 from orchestration.datapath.paths import PathFile
 from orchestration.datapath.ports import QueueFile, SharedBuffers
-from orchestration.datapath.samples import OwnFlowTables, Sample, SampleFile
+from orchestration.datapath.samples import KernelFlowTables, Sample, SampleFile
 from traffic.schedule import lasting_flows
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class EmulatedRig(BaseRig):
         job: Job,
         fabric: Fabric,
         traffic: Traffic,
-        flows: FlowTables | OwnFlowTables | None = None,
+        flows: FlowTables | KernelFlowTables | None = None,
         observes: Collection[str] = (),
     ) -> None:
         testbed, trial = job.testbed, job.trial
         super().__init__(testbed)
         self._fabric, self._traffic, self._job, self._flows = fabric, traffic, job, flows
         # the data path's engine counts flows with its own readings; BPF programs are read apart
-        self._programs = None if isinstance(flows, OwnFlowTables) else flows
+        self._programs = None if isinstance(flows, KernelFlowTables) else flows
         self._steps = list(job.steps)
         self._shared = SharedBuffers(testbed) if testbed.switch else None
         self._real = trial.clock == REAL
@@ -81,7 +81,7 @@ class EmulatedRig(BaseRig):
         self._queues: Queues
         self._samples: SampleFile | None = None
         self._paths: PathFile | None = None
-        if PathFile.is_in(trial):
+        if PathFile.is_used_in(trial):
             ports = [ifindex(port) for port in testbed.ports]
             self._paths = PathFile(trial, testbed, ports, self._namespaces(testbed.switches))
         if self._real:
@@ -136,7 +136,7 @@ class EmulatedRig(BaseRig):
             hosts,
             self._shared,
             self._traffic.senders,
-            flows=isinstance(self._flows, OwnFlowTables),
+            flows=isinstance(self._flows, KernelFlowTables),
             pairs=pairs,
             paths=self._paths,
         )
@@ -191,7 +191,7 @@ class EmulatedRig(BaseRig):
         times = times_ns[: self._readings_ahead(times_ns, self._samples)]
         self._request(self._samples, self._t0_ns + times[0], times.step, len(times))
         self._make_fault_steps(times[-1])
-        samples = self._samples.asked()
+        samples = self._samples.fetch()
         self._traffic.check_alive()
         more = not self._traffic.all_done()
         observations = [
@@ -207,7 +207,7 @@ class EmulatedRig(BaseRig):
         flows, or the end of long-lived flows.
         """
         maximum = min(
-            samples.max_ahead, max(SAMPLES_PER_HOST_READING, samples_a_snapshot(self._job.trial))
+            samples.max_ahead, max(SAMPLES_PER_HOST_READING, samples_per_snapshot(self._job.trial))
         )
         if self._steps:
             before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
@@ -222,7 +222,7 @@ class EmulatedRig(BaseRig):
         """Request readings of the data path's engine: of hosts at each, or when they are due."""
         due = SAMPLES_PER_HOST_READING - 1 - self._ticks % SAMPLES_PER_HOST_READING
         hosts = (0, 1) if self._watches_hosts else (due, SAMPLES_PER_HOST_READING)
-        samples.ask(first_ns, period_ns, readings, *hosts)
+        samples.request(first_ns, period_ns, readings, *hosts)
 
     def observe(self) -> Observation:
         """Read all queues, in a guest at one instant of virtual time."""
@@ -230,7 +230,7 @@ class EmulatedRig(BaseRig):
             sample = self._read_sample()
         else:
             self._request(self._samples, time.monotonic_ns(), 1, 1)
-            (sample,) = self._samples.asked()
+            (sample,) = self._samples.fetch()
         observation = self._observation(sample, last=self._traffic.all_done(), age=True)
         self._read_flows.take(self._ticks, observation.t_ns)
         return observation

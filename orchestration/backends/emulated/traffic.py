@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestration.datapath.samples import Senders, last_reading_now
+from orchestration.datapath.samples import Senders, report_sender_done
 
 if TYPE_CHECKING:
     from orchestration.core.records import FlowRecords, Ints
@@ -239,17 +239,20 @@ def make_traffic(job: Any, fabric: Any) -> Traffic:
     """Return the senders of the trial's flows, ready to start."""
     if job.trial.host.roce is None:
         has_engine = job.trial.fabric.kind != "linux"
-        ended = last_reading_now if has_engine else lambda: None
+        ended = report_sender_done if has_engine else lambda: None
         return _SocketTraffic(job, fabric, job.schedule, ended)
     from inventory.routing import roce_flows
-    from traffic.schedule import part_of
+    from traffic.schedule import select_flows
 
     roce = roce_flows(job.testbed, job.trial, job.schedule)
     if roce.all():
         return _RoceTraffic(job, job.schedule)
     return _MixedTraffic(
         [
-            (roce, _RoceTraffic(job, part_of(job.schedule, roce))),
-            (~roce, _SocketTraffic(job, fabric, part_of(job.schedule, ~roce), last_reading_now)),
+            (roce, _RoceTraffic(job, select_flows(job.schedule, roce))),
+            (
+                ~roce,
+                _SocketTraffic(job, fabric, select_flows(job.schedule, ~roce), report_sender_done),
+            ),
         ]
     )

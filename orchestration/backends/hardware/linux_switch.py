@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.compile import RED_LAW, compiled
-from collectors.readers.tc import RED_SIGNALS, Unwrapped
+from collectors.readers.tc import RED_SIGNALS, CounterUnwrapper
 from inventory.rack import Rack, SwitchSystem
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
@@ -34,7 +34,7 @@ class LinuxSwitch(Switch):
         ports = [rack.interface(rack.testbed.ports[queue.index]) for queue in queues]
         handles = [qdiscs.leaf_handle(queue.klass) for queue in queues]
         super().__init__(device, list(zip(ports, handles, strict=True)))
-        self._unwrapped = Unwrapped()
+        self._unwrapped = CounterUnwrapper()
         self._source = "Linux RED"
 
     def _reading(self, answer: Any) -> SwitchReading:

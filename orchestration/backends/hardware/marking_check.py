@@ -28,7 +28,7 @@ from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.device.client import Fleet
 from orchestration.device.errors import printable
 from traffic.drivers.connections import gids_of
-from traffic.drivers.programs import driver
+from traffic.drivers.programs import load_driver
 from traffic.drivers.rack_programs import RackPrograms, check_programs, jobs_of
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
@@ -94,7 +94,7 @@ def overload_trials(
     """Return trials that only overload receivers: one for each kind of RDMA traffic and round."""
     kinds: dict[tuple[str, tuple[tuple[str, Scalar], ...]], None] = {}
     for spec in (spec for trial in trials for spec in trial.traffic):
-        if spec.driver != SOCKETS and driver(spec.driver.name).rdma:
+        if spec.driver != SOCKETS and load_driver(spec.driver.name).rdma:
             options = tuple((k, v) for k, v in spec.driver.options if k in _OPTIONS)
             kinds[spec.queue_class, options] = None
     more = (("duration", _DURATION_NS), ("qps", _QUEUE_PAIRS))

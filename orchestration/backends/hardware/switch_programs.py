@@ -28,7 +28,7 @@ from orchestration.core.load_balancing import (
     MAX_TIMEOUT_NS,
     LoadBalancingSpec,
     balancing_facts,
-    stream_of,
+    initial_random_state,
 )
 from orchestration.core.records import Ints
 from orchestration.core.signals import BALANCING_KEYS, wants_flow_table
@@ -130,7 +130,7 @@ class PathChoice:
             {
                 name: {
                     **_path_program(self._rack, name, self._spec),
-                    "stream": stream_of(self._seed, self._index[name]),
+                    "stream": initial_random_state(self._seed, self._index[name]),
                     # with spray, how long a flow's last port is remembered, to count reroutes
                     "timeout_ns": int(timeouts[self._index[name]]) or MAX_TIMEOUT_NS,
                     "route_by": self._spec.route_by,

@@ -17,7 +17,7 @@ from orchestration.backends.simulated.program import (
     require_program,
 )
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.core.files import here
+from orchestration.core.files import local_path
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed
@@ -67,7 +67,11 @@ class SimulatedBackend:
 def _compiled_policy(trial: TrialSpec, folder: Path) -> tuple[Path, str] | None:
     """Return the library and the argument (none) of the policy program that a trial names."""
     spec = trial.host.roce
-    return (policy_library(Path(here(spec.program)), folder), "") if spec and spec.program else None
+    return (
+        (policy_library(Path(local_path(spec.program)), folder), "")
+        if spec and spec.program
+        else None
+    )
 
 
 def _tcp_facts(trial: TrialSpec) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import numpy as np
 from orchestration.backends.simulated.program import require_program
 from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.files import whole_file
-from orchestration.core.machine import noted_signals
+from orchestration.core.machine import deferred_signals
 from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
 from orchestration.training.files import check_folder
@@ -78,7 +78,7 @@ def train(request: RlccRequest, folder: Path, listener: Listener, *, fresh: bool
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, folder)
-    with noted_signals(lambda: None) as signals:
+    with deferred_signals(lambda: None) as signals:
         training.run(listener, lambda: not signals)
     if signals:
         raise Interrupted(

@@ -30,7 +30,7 @@ from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.switch_programs import PathChoice, check_paths, path_services
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
-from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, initial_random_state
 from orchestration.core.trial import HostSpec, TrialSpec, TunerSpec
 from orchestration.device.client import Fleet
 from orchestration.device.errors import DeviceError
@@ -281,7 +281,7 @@ def test_switches_are_told_their_streams_and_timeouts_and_report_theirs(switches
     for place, name in enumerate(TESTBED.switches):
         if name in switches:
             ((_, told),) = switches[name].asked
-            assert told["stream"] == stream_of(3, place)
+            assert told["stream"] == initial_random_state(3, place)
             assert (told["timeout_ns"], told["spray"]) == (100_000, False)
     switches[LEAVES[1]].said["paths.read"] = [9, 4, 2, 7]
     for name in LEAVES:

@@ -7,7 +7,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.core.records import FAILED, UNFINISHED, FlowRecords, Samples
 from orchestration.core.trial import FaultSpec
 from orchestration.results.stamp import Stamp
-from traffic.schedule import part_of
+from traffic.schedule import select_flows
 
 
 def judge(case):
@@ -86,7 +86,7 @@ def test_a_trial_in_whose_measured_time_nothing_is_sent_is_invalid(case):
     none = {name: values[:0] for name, values in vars(case.record.flows).items()}
     empty = dataclasses.replace(
         case,
-        schedule=part_of(case.schedule, np.zeros(len(case.schedule), dtype=bool)),
+        schedule=select_flows(case.schedule, np.zeros(len(case.schedule), dtype=bool)),
         record=dataclasses.replace(case.record, flows=FlowRecords(**none)),
     )
     (found,) = (one for one in judge(empty).reasons if one.code == "nothing-sent")

@@ -49,7 +49,7 @@ def test_a_plan_counts_what_the_lines_can_carry_of_flows_that_last(tmp_path):
         ("flows: 9", {"backend": "fluid"}, "no RoCE NICs, which dcqcn is for"),
         ("flows: 9, size: 1KB", {"control": "dctcp"}, "only flows of RoCE NICs can be sampled"),
         ("flows: 9", {"period": "150us"}, "not a multiple of sample_period 100us"),
-        ("flows: 9, start: 1ms, within: 500us, spread: 500us", {}, "are 2ms together"),
+        ("flows: 9, start: 1ms, within: 500us, spread: 500us", {}, "start at 2ms"),
         ("flows: 9, senders: 3", {}, "without a receiver all hosts send"),
         ("flows: 9, receiver: h1, senders: 7", {}, "use 1 to 6"),
         ("flows: 20000000", {}, "20,000,000 flows are more than 10,000,000"),

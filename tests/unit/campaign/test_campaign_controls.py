@@ -141,4 +141,4 @@ def test_a_program_is_compiled_and_read_and_named_in_the_trial(tmp_path, monkeyp
         with pytest.raises(PolicyError, match=reason):
             policy_object(tmp_path / "mine.c")
     (tmp_path / "mine.o").write_bytes(b"no object")
-    assert "no policy" in refused(tmp_path, "{congestion_control: {program: mine.o}}")
+    assert "not a policy" in refused(tmp_path, "{congestion_control: {program: mine.o}}")

@@ -10,7 +10,12 @@ from orchestration.backends.common.linux import host_sysctls
 from orchestration.backends.hardware.switch_programs import check_platforms
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of
+from orchestration.core.load_balancing import (
+    ECMP,
+    LoadBalancingSpec,
+    initial_random_state,
+    splitmix64,
+)
 from orchestration.core.trial import TrialSpec
 from orchestration.replay.campaign_file import _load_balancing
 from orchestration.run.checked import check_fit
@@ -130,11 +135,14 @@ def test_streams_are_those_of_the_docs():
     first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     state, golden = 0, 0x9E3779B97F4A7C15
     for wanted in first:
-        assert mixed(state) == wanted
+        assert splitmix64(state) == wanted
         state += golden
-    assert stream_of(0, 0) == mixed(first[0])
-    assert stream_of(7, 3) == mixed(mixed(7) + 3)
-    assert len({stream_of(seed, switch) for seed in range(20) for switch in range(20)}) == 400
+    assert initial_random_state(0, 0) == splitmix64(first[0])
+    assert initial_random_state(7, 3) == splitmix64(splitmix64(7) + 3)
+    assert (
+        len({initial_random_state(seed, switch) for seed in range(20) for switch in range(20)})
+        == 400
+    )
 
 
 def test_loss_detection_is_a_setting_of_linux_tcp(tmp_path):

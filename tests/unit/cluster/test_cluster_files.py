@@ -18,7 +18,7 @@ from orchestration.cluster.tasks import (
     write_files,
 )
 from orchestration.core.errors import InputError
-from orchestration.core.files import BROUGHT, here
+from orchestration.core.files import COPIED_FILES_ROOT, local_path
 from orchestration.run.executors import THIS_MACHINE
 from orchestration.run.launcher import executor_named
 from traffic.workloads import load_workload
@@ -90,11 +90,11 @@ def test_a_file_that_was_brought_is_found_by_its_own_path(tmp_path, monkeypatch)
     there = tmp_path / "root" / "home" / "me" / "table.csv"
     there.parent.mkdir(parents=True)
     there.write_text("bytes,cdf\n1000,0\n2000,1\n")
-    assert here("/home/me/table.csv") == "/home/me/table.csv"
-    monkeypatch.setenv(BROUGHT, str(tmp_path / "root"))
-    assert here("/home/me/table.csv") == str(there)
-    assert here("table.csv") == "table.csv"
-    assert here("/home/me/other.csv") == "/home/me/other.csv"
+    assert local_path("/home/me/table.csv") == "/home/me/table.csv"
+    monkeypatch.setenv(COPIED_FILES_ROOT, str(tmp_path / "root"))
+    assert local_path("/home/me/table.csv") == str(there)
+    assert local_path("table.csv") == "table.csv"
+    assert local_path("/home/me/other.csv") == "/home/me/other.csv"
     assert load_workload("/home/me/table.csv").mean_bytes == 1500
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from orchestration.core.condition import (
+    campaign_tuner_name,
     condition_key,
+    condition_settings,
+    factor_labels,
     factors_of,
-    in_words,
-    settings,
-    tuner_called,
 )
 from orchestration.core.trial import ACTIONS, HostSpec, TunerSpec
 from orchestration.environment.episode import EpisodeSource
@@ -49,12 +49,12 @@ def other(**changes):
 
 def test_a_factor_whose_name_begins_with_tuner_is_a_factor():
     assert factors_of(SPEC.cell) == {"tuner_gain": 0.5, "load": 0.6}
-    assert in_words(SPEC.cell) == ["tuner_gain 0.5", "load 0.6"]
-    assert in_words(SPEC.cell, "-") == ["tuner_gain-0.5", "load-0.6"]
+    assert factor_labels(SPEC.cell) == ["tuner_gain 0.5", "load 0.6"]
+    assert factor_labels(SPEC.cell, "-") == ["tuner_gain-0.5", "load-0.6"]
     assert condition_key(SPEC) != condition_key(other(cell={**SPEC.cell, "tuner_gain": 0.7}))
-    assert tuner_called(SPEC) == "secn1"
-    assert tuner_called(other(cell={"tuner": "mine"})) == "mine"
-    assert tuner_called(other(cell={})) == "secn1"
+    assert campaign_tuner_name(SPEC) == "secn1"
+    assert campaign_tuner_name(other(cell={"tuner": "mine"})) == "mine"
+    assert campaign_tuner_name(other(cell={})) == "secn1"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_leaves_the_condition_as_it_is(changes):
     ],
 )
 def test_what_makes_another_condition(changes):
-    assert settings(other(**changes)) != settings(SPEC)
+    assert condition_settings(other(**changes)) != condition_settings(SPEC)
 
 
 def test_imports_of_one_fabric_are_one_condition_whatever_their_flows_and_their_length():

@@ -59,7 +59,7 @@ def test_every_declaration_has_a_unit_and_says_what_it_means():
 
 
 def test_a_recorded_signal_is_a_whole_number():
-    with pytest.raises(ValueError, match="'share' is recorded and not a whole number"):
+    with pytest.raises(ValueError, match="'share' is recorded, so its dtype"):
         Signal("share", "queue", "1", "", dtype="float64")
     assert not Signal("share", "queue", "1", "", dtype="float64", recorded=False).recorded
 

@@ -105,7 +105,7 @@ BAD = {
     "early": (TABLE.replace("1000100.0004", "5"), MAPPING, "flows.csv:4: start is '5'"),
     "empty-flow": (TABLE.replace(";1;", ";0;"), MAPPING, "flows.csv:4: bytes is '0'"),
     "short": (TABLE.replace(";rpc;", ";rpc"), MAPPING, "flows.csv:4: has 6 cells, the header 7"),
-    "torn": (TABLE[:-3], MAPPING, "flows.csv:4: the last line has no end"),
+    "torn": (TABLE[:-3], MAPPING, "flows.csv:4: the last line has no line break"),
     "empty": ("", MAPPING, "flows.csv: is empty"),
     "header-only": (TABLE.split("\n")[0] + "\n", MAPPING, "has no flows below its header"),
     "column": (TABLE.replace("took", "fct"), MAPPING, "flows.csv:1: has no column 'took'"),

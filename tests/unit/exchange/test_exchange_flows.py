@@ -290,7 +290,7 @@ BAD = {
         "not a packet in hex",
     ),
     "sflow-none": ("unixSecondsUTC 5\nifIndex 7\n", "a.txt", "", "has no sampled packets"),
-    "sflow-cut": (sample("s", 9, TWO[1][1])[:-1], "a.txt", "", "the last line has no end"),
+    "sflow-cut": (sample("s", 9, TWO[1][1])[:-1], "a.txt", "", "the last line has no line break"),
 }
 
 

@@ -297,7 +297,7 @@ BAD = {
         {"topology": TOPOLOGY.replace("3 5 25", "7 5 25")},
         "topology.txt:6: links 7",
     ),
-    "fct-cut": ({"fct": FCT[:-9]}, "fct.txt:3: the last line has no end"),
+    "fct-cut": ({"fct": FCT[:-9]}, "fct.txt:3: the last line has no line break"),
     "fct-short": ({"fct": FCT[:-25] + "\n"}, "fct.txt:3: .* columns, a completed flow has 8"),
     "fct-mixed": ({"fct": FCT + "17 " + FCT.splitlines()[0] + "\n"}, "fct.txt:4: .* has 8"),
     "fct-twice": ({"fct": FCT + FCT.splitlines()[0] + "\n"}, "fct.txt:4: .*no further one"),

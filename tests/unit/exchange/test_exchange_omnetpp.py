@@ -181,7 +181,7 @@ BAD = {
     "version": (VEC.replace("version 2", "version 4"), MAPPING, r"vec:1: 'version 4' is not"),
     "no-version": (VEC.split("\n", 1)[1], MAPPING, "vec:1: .* is not `version 2`"),
     "empty": ("", MAPPING, "vec: is empty"),
-    "cut": (VEC[:-3], MAPPING, "vec:31: the last line has no end"),
+    "cut": (VEC[:-3], MAPPING, "vec:31: the last line has no line break"),
     "cut-line": (VEC + "0\t30\n", MAPPING, "vec:32: .* the vector's 3 columns"),
     "unknown-id": (VEC + "77\t1\t2\t3\n", MAPPING, "vec:32: there is no vector '77'"),
     "time-back": (VEC + "0\t30\t0.0001\t3\n", MAPPING, "vec:32: the time of vector 0 decreases"),

@@ -59,7 +59,7 @@ def test_it_is_done_when_every_difference_is_narrow_enough() -> None:
     apart = paired_difference(first[:5], near[:5], look)
     width = (apart.high - apart.low) / 2 / first[:5].mean()
     assert alone.widths["m"]["t1"] == pytest.approx(width)
-    assert (alone.done, alone.repeats, alone.look) == ("width", 5, 1)
+    assert (alone.done, alone.repeats, alone.interim_analysis) == ("width", 5, 1)
     both = status_at(look, RULE, {}, values(first, near, far))
     assert (both.done, list(both.widths["m"])) == ("", ["t1", "t2"])
     assert status_at(LOOKS.at(60), RULE, {}, values(first, near, far)).done == "most"
@@ -129,7 +129,7 @@ def test_a_look_in_words() -> None:
     found = status_at(LOOKS.at(5), RULE, {"load": 0.6}, values(first, other))
     assert found.in_words(RULE) == (
         f"load 0.6: 5 repeats, m known to ±{100 * (found.widest('m') or 0):.1f}%; "
-        "±3% is wanted, on to 8"
+        "±3% is required, continuing to 8"
     )
 
 

@@ -123,7 +123,9 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
     summary, listener = run(campaign, tmp_path)
     assert repeats_of(campaign, flows(tmp_path)) == {"busy": 16, "calm": 6}
     assert (summary.trials, summary.finished, summary.exit_code) == (22, 22, 0)
-    assert [(s.label, s.repeats, s.look, s.done) for s in summary.condition_statuses] == [
+    assert [
+        (s.label, s.repeats, s.interim_analysis, s.done) for s in summary.condition_statuses
+    ] == [
         ("pattern busy", 8, 3, "most"),
         ("pattern calm", 3, 1, "width"),
     ]

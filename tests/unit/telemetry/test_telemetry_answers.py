@@ -101,7 +101,7 @@ def test_a_redirect_is_told_and_not_followed(status):
             with connected(url) as connection, pytest.raises(NotReadyError, match=other):
                 list(connection.query("x"))
     assert answer.meaning == "refused"
-    assert answer.text == f"{url} is somewhere else: {other} ({status})"
+    assert answer.text == f"{url} redirects to {other} ({status})"
     assert answer.remedy.startswith(f"set CLOSLOOP_INFLUX_URL={other} if ")
     assert len(tokens) == 2
     assert there == []
@@ -125,11 +125,11 @@ def test_where_a_redirect_leads(location, place):
         answer = written(url)
     assert answer.meaning == "refused"
     if place == "-":
-        assert answer.text.endswith("a redirect to no address")
+        assert answer.text.endswith("a redirect without an address")
     elif place:
-        assert answer.text.endswith(f" is somewhere else: {place.replace('URL', url)} (307)")
+        assert answer.text.endswith(f" redirects to {place.replace('URL', url)} (307)")
     else:
-        assert answer.text.endswith("status 307, and no address where else to ask")
+        assert answer.text.endswith("status 307, a redirect without another address")
 
 
 @pytest.mark.parametrize(

@@ -87,14 +87,14 @@ def test_a_request_that_is_too_large_is_halved_in_order(watch):
 
 
 def test_what_is_refused_is_not_tried_again(watch):
-    connection = Scripted(Answer("refused", "does not take the token (401)", "set it"))
+    connection = Scripted(Answer("refused", "does not accept the token (401)", "set it"))
     delivery, said = deliver(connection, watch)
     with pytest.raises(Refused) as refused:
         delivery.send(["a"])
     assert connection.tried == 1
     # whoever catches it says it: once
     assert (refused.value.answer.remedy, said) == ("set it", [])
-    assert delivery.trouble == "does not take the token (401)"
+    assert delivery.trouble == "does not accept the token (401)"
 
 
 def test_patience_ends_between_tries(watch):

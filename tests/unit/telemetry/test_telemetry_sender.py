@@ -14,7 +14,7 @@ import pytest
 from collectors.recorder import Recorder
 from collectors.sinks.influx import Answer
 from collectors.sinks.lines import MEASUREMENTS, run_tag
-from collectors.sinks.spooling import SpoolNote, leave_note, spooled, started_ns
+from collectors.sinks.spool_observer import SpoolNote, spool_observers, started_ns, write_spool_note
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
@@ -66,7 +66,7 @@ def run_fake(campaign: Path, seed: int, limit=SPOOL, *, live=True, archive=True)
     work.mkdir(parents=True)
     if live:
         note = SpoolNote(str(campaign / ".telemetry" / "home"), limit, "tele", trial.id)
-        leave_note(work, note)
+        write_spool_note(work, note)
     record = FluidBackend().run(TrialRun(trial, testbed, schedule, work))
     if archive:
         facts = {"wall_s": 1.0, "started_ns": started_ns(work, START_NS + seed)}
@@ -157,10 +157,10 @@ def test_pauses_buffers_and_hosts_are_sent_while_the_trial_runs(campaign, store,
     work = campaign / ".work"
     work.mkdir(parents=True)
     home = campaign / ".telemetry" / "home"
-    leave_note(work, SpoolNote(str(home), SPOOL, "tele", trial.id))
+    write_spool_note(work, SpoolNote(str(home), SPOOL, "tele", trial.id))
     read = []
     recorder = Recorder(testbed)
-    live = spooled(work, testbed, recorder, lambda: read[-1] if read else None)
+    live = spool_observers(work, testbed, recorder, lambda: read[-1] if read else None)
     kept = {scope: targets(testbed, scope) for scope in ("queue", "priority", "switch")}
     for tick in range(1, 8):
         if tick % 3 == 0:  # hosts are read less often
@@ -201,7 +201,7 @@ def test_pauses_buffers_and_hosts_are_sent_while_the_trial_runs(campaign, store,
 
 @pytest.mark.parametrize("limit", [0, 1_100_000])
 def test_what_the_spool_did_not_take_comes_from_the_archive(campaign, store, limit, monkeypatch):
-    monkeypatch.setattr("collectors.sinks.spool._LOOK_EVERY_BYTES", 1_000)
+    monkeypatch.setattr("collectors.sinks.spool._CHECK_EVERY_BYTES", 1_000)
     if limit:  # another trial has filled nearly all of it
         other = campaign / ".telemetry" / "home" / "a.run"
         other.mkdir(parents=True)
@@ -303,12 +303,12 @@ def test_troubles_in_the_midst_lose_nothing(campaign, store):
 
 def test_a_refusal_leaves_everything_to_be_sent_later(campaign, store):
     run_fake(campaign, 1)
-    store.answers = [Answer("refused", "does not take the token (401)", "set it")]
+    store.answers = [Answer("refused", "does not accept the token (401)", "set it")]
     sender, said = sending(campaign, store)
     with closing(sender), pytest.raises(Refused) as refused:
         sender.send_available()
     answer = refused.value.answer
-    assert (answer.text, answer.remedy, said) == ("does not take the token (401)", "set it", [])
+    assert (answer.text, answer.remedy, said) == ("does not accept the token (401)", "set it", [])
     send_all(campaign, store)
     agree(campaign, store)
 
@@ -360,9 +360,9 @@ def test_a_clock_that_was_set_back_is_said_once(campaign, store, monkeypatch):
 def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
     work = tmp_path / "work"
     work.mkdir()
-    leave_note(work, SpoolNote(str(tmp_path / "spool"), SPOOL, "c", "t"))
+    write_spool_note(work, SpoolNote(str(tmp_path / "spool"), SPOOL, "c", "t"))
     recorder = Recorder(case.testbed)
-    [observer] = spooled(work, case.testbed, recorder)
+    [observer] = spool_observers(work, case.testbed, recorder)
     queues = len(case.testbed.queues)
     columns = dict.fromkeys(
         ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
@@ -411,9 +411,9 @@ def test_a_full_disk_costs_the_live_records_and_not_the_trial(campaign, store, m
     note = SpoolNote(str(campaign / ".telemetry" / "home"), SPOOL, "tele", "t")
     work = campaign / "w"
     work.mkdir(parents=True)
-    leave_note(work, note)
+    write_spool_note(work, note)
     recorder = Recorder(testbed)
-    [observer] = spooled(work, testbed, recorder)
+    [observer] = spool_observers(work, testbed, recorder)
     queues = len(testbed.queues)
     columns = dict.fromkeys(
         ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),

@@ -180,26 +180,26 @@ def test_what_the_buffers_cannot_have_held_at_the_end_has_failed():
     assert (at_most.status, "stopped counting" in at_most.detail) == (DONE, True)
     beyond = outcome_of(edited("3.12-json-tcp.txt", sum_received__bytes=short - 1))
     assert beyond.status == FAILED
-    assert f"{short - 1} of {SIZE} bytes came" in beyond.detail
+    assert f"{short - 1} of {SIZE} bytes arrived" in beyond.detail
 
 
 def test_what_cannot_be_bounded_is_not_put_down_to_the_end():
     report = edited("3.12-json-tcp.txt")
     del report["end"]["streams"][0]["sender"]["max_snd_wnd"]  # before 3.10
     outcome = outcome_of(report)
-    assert outcome.detail.endswith("393216 bytes too few: under way when it ended, or lost")
+    assert outcome.detail.endswith("393216 bytes too few: in flight when it ended, or lost")
 
 
 def test_what_a_threaded_version_sends_beyond_the_flow_is_not_missing():
     report = edited("3.22-json-tcp.txt", sum_sent__bytes=SIZE + 1_000_000)
-    assert outcome_of(report).detail == "its end may be seen up to 0.1 s late"
+    assert outcome_of(report).detail == "its end may be noticed up to 0.1 s late"
 
 
 @ALL
 def test_datagrams_of_which_none_came_are_a_failed_flow(version):
     outcome = outcome_of(edited(f"{version}-json-udp.txt", sum_received__bytes=0), 512_000)
     assert (outcome.status, outcome.end_ns) == (FAILED, -1)
-    assert outcome.detail == "iperf3: none of 512000 bytes came"
+    assert outcome.detail == "iperf3: none of 512000 bytes arrived"
 
 
 LOSSES = [
@@ -209,7 +209,7 @@ LOSSES = [
     ),
     (  # none that came shows a loss of the last
         {"sum_received__bytes": 12 * 32_768, "sum_received__packets": 12},
-        "the last 4 of 16 datagrams did not come: lost, or under way when it ended",
+        "the last 4 of 16 datagrams did not arrive: lost, or in flight when it ended",
     ),
     (
         {
@@ -218,11 +218,11 @@ LOSSES = [
             "sum_received__lost_packets": 2,
         },
         "2 of 16 datagrams were lost (12.50%); "
-        "the last 4 of 16 datagrams did not come: lost, or under way when it ended",
+        "the last 4 of 16 datagrams did not arrive: lost, or in flight when it ended",
     ),
     (  # a late datagram counts as none lost, and so does one that came twice
         {"sum_received__bytes": 15 * 32_768},
-        "32768 of 524288 bytes did not come: lost",
+        "32768 of 524288 bytes did not arrive: lost",
     ),
     ({}, ""),
 ]
@@ -236,7 +236,7 @@ def test_datagrams_that_did_not_come_are_told_as_lost(values, detail):
 
 def test_versions_that_see_the_end_late_are_said_to():
     outcome = Iperf3().outcome(FLOW, output(), output(read("3.22-json-tcp.txt")))
-    assert outcome.detail == "its end may be seen up to 0.1 s late"
+    assert outcome.detail == "its end may be noticed up to 0.1 s late"
 
 
 def test_a_flow_that_moved_too_little_has_failed():

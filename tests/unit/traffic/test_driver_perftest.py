@@ -14,7 +14,7 @@ from traffic.drivers.perftest import (
     duration_ns,
     explain,
 )
-from traffic.drivers.programs import Flow, Output, driver
+from traffic.drivers.programs import Flow, Output, load_driver
 
 RECORDED = Path(__file__).parents[2] / "hardware" / "recorded" / "perftest"
 BOTH = pytest.mark.parametrize("version", ["4.5", "25.01"])
@@ -178,7 +178,7 @@ def test_small_flows_have_the_fewest_iterations_that_perftest_takes():
         ({"mtu": 1500}, "mtu is 1500: give 256"),
         ({"events": True}, "write tests only poll"),
         ({"test": "latency", "size": 2, "qps": 2}, "latency tests take neither"),
-        ({"test": "latency"}, "latency tests want a size"),
+        ({"test": "latency"}, "latency tests need a size"),
         ({"verb": "send", "events": True, "duration": 10**9}, "no duration with events"),
         ({"rate_limit": 999}, "give at least 1000"),
     ],
@@ -243,6 +243,6 @@ def test_a_figure_printed_by_a_failed_client_is_not_taken():
 
 
 def test_drivers_are_found_by_name():
-    assert driver("perftest").needs({"verb": "read", "test": "latency"}) == ("ib_read_lat",)
+    assert load_driver("perftest").needs({"verb": "read", "test": "latency"}) == ("ib_read_lat",)
     with pytest.raises(ValueError, match="there are sockets, fio, iperf3, perftest, scapy"):
-        driver("netperf")
+        load_driver("netperf")

@@ -180,7 +180,7 @@ def test_a_flow_is_done_when_all_its_frames_came():
     server = output({"packets": 3, "ce_packets": 2, "last_after_ns": 400_000}, started_ns=1_000)
     outcome = ScapyIncast().outcome(FLOW, server, output({"packets": 3}))
     assert (outcome.status, outcome.sent_ns, outcome.end_ns) == (DONE, 5_000, 401_000)
-    assert (outcome.retransmits, outcome.detail) == (0, "3 of 3 frames came, 2 marked CE")
+    assert (outcome.retransmits, outcome.detail) == (0, "3 of 3 frames arrived, 2 marked CE")
 
 
 @pytest.mark.parametrize(("came", "last_ns"), [(2, 400_000), (3, -1), (0, -1)])
@@ -188,7 +188,7 @@ def test_a_flow_with_lost_frames_is_not(came, last_ns):
     server = output({"packets": came, "ce_packets": 0, "last_after_ns": last_ns}, stopped=True)
     outcome = ScapyIncast().outcome(FLOW, server, output({"packets": 3}))
     assert (outcome.status, outcome.end_ns) == (UNFINISHED, -1)
-    assert outcome.detail == f"{came} of 3 frames came, 0 marked CE"
+    assert outcome.detail == f"{came} of 3 frames arrived, 0 marked CE"
 
 
 @pytest.mark.parametrize(

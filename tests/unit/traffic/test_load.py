@@ -23,7 +23,7 @@ from orchestration.results.reader import LOAD_FACT, read_trial, recorded_load_sh
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
 from tests.trials import trial_spec
-from traffic.delivery import arriving_bytes, offered_bytes, payload_rates_bps
+from traffic.delivery import deliverable_bytes, offered_bytes, payload_rates_bps
 from traffic.patterns.concurrent import ConcurrentSpec
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.poisson import PoissonSpec
@@ -72,7 +72,7 @@ def test_what_can_arrive_is_what_links_carry_that_are_never_idle(flows, begin_us
     )
     offered = offered_bytes(schedule, window)
     assert offered == sum(size for start, _, _, size in flows if start >= begin_us)
-    found = arriving_bytes(schedule, STAR, window)
+    found = deliverable_bytes(schedule, STAR, window)
     assert found == pytest.approx(offered - grown, abs=1)
     if not begin_us:
         assert found <= offered + 1e-6
@@ -80,7 +80,7 @@ def test_what_can_arrive_is_what_links_carry_that_are_never_idle(flows, begin_us
 
 def test_one_long_flow_arrives_as_far_as_its_slower_link_carries():
     schedule = schedule_of((200, 2, 3, 50_000_000))  # 50 to 10 Gbit/s, for 0.8 ms
-    assert arriving_bytes(schedule, STAR, (0, MS)) == pytest.approx(
+    assert deliverable_bytes(schedule, STAR, (0, MS)) == pytest.approx(
         payload_rates_bps(STAR)[3] * 0.8e-3 / 8
     )
 
@@ -132,7 +132,7 @@ def test_load_is_what_flows_offer_and_ports_send(ran, warm_up_ns):
         parts["incast"]["offered_bytes"], rel=0.15
     )
     if not warm_up_ns:
-        maximum = arriving_bytes(schedule, STAR, trial.measured_ns)
+        maximum = deliverable_bytes(schedule, STAR, trial.measured_ns)
         assert 0.5 * maximum < told["delivered_bytes"] < 1.01 * maximum
 
 

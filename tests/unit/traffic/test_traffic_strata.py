@@ -12,7 +12,7 @@ from orchestration.core.pattern import INDEPENDENT, STRATA
 from orchestration.core.trial import TrialSpec, TunerSpec
 from tests.testbeds import star
 from tests.trials import trial_spec
-from traffic.arrivals import cut_at, strata
+from traffic.arrivals import stratified, window_cuts
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.message_mix import MessageMixSpec
 from traffic.patterns.poisson import PoissonSpec
@@ -144,7 +144,7 @@ def test_every_tuner_has_the_same_flows_and_patterns_leave_each_other_alone():
 
 @given(count=st.integers(0, 300), seed=st.integers(0, 2**32))
 def test_strata_have_one_draw_each(count, seed):
-    drawn = strata(count, np.random.default_rng(seed))
+    drawn = stratified(count, np.random.default_rng(seed))
     assert np.all((drawn >= 0) & (drawn < 1))
     assert sorted((drawn * count).astype(int).tolist()) == list(range(count))
 
@@ -168,8 +168,8 @@ def test_flows_keep_their_bounds(seed, load, start_ns, lasts_ns, warm_up_ns):
 
 
 def test_a_window_is_cut_where_something_is_within():
-    assert cut_at(0, 10, 0, 10, 12) == (0, 10)
-    assert cut_at(2, 10, 5, 3, 5) == (2, 3, 5, 10)
+    assert window_cuts(0, 10, 0, 10, 12) == (0, 10)
+    assert window_cuts(2, 10, 5, 3, 5) == (2, 3, 5, 10)
 
 
 def test_a_trial_of_0_1_has_independent_draws_and_keeps_its_id():

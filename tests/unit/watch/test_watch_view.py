@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from collectors.snapshot import Snapshot, Turned
+from collectors.snapshot import KnobChange, Snapshot
 from inventory.files import load_testbed
 from orchestration.core.knobs import ECN
 from orchestration.core.trial import TrialSpec, TunerSpec
@@ -65,7 +65,7 @@ def trial(name, testbed="graphcc", seed=1, t_ns=4_000_000, **changes):
         late_samples=0,
         flows_done=41,
         changes=39,
-        recent=(Turned(t_ns - 150_000, t_ns - 100_000, ECN.name, 3, ranges),) * 6,
+        recent=(KnobChange(t_ns - 150_000, t_ns - 100_000, ECN.name, 3, ranges),) * 6,
         values=values,
         before=dict.fromkeys(values, zero),
         settings={ECN.name: ECN.named(zero + 5_000, zero + 200_000, np.full(queues, 0.01))},

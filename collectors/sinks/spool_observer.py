@@ -1,8 +1,8 @@
 """The loop's side of a sink: an observer that only appends readings and changes to a spool.
 
-The worker leaves a note in the trial's work folder that says where its records go; the backend's
-observers read it there. Times are made absolute here, once. A part has points of measurements:
-arrays that NumPy broadcasts to one shape.
+The worker writes a note into the trial's work folder that says where its records go, and the
+trial's process reads it there. Times become absolute here, in ns since 1970. A part of the spool
+has points of measurements, as arrays that NumPy broadcasts to one shape.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from orchestration.core.records import MISSING, Applied, HostReading, Ints, Obse
 from orchestration.core.signals import Scope, recorded, sampled_scopes, target_names
 from orchestration.core.topology import Testbed
 
-# What a part has of points besides their fields: the numbers of their targets, and their times in
-# ns since 1970.
+# Besides fields, points in a part have the numbers of their targets, and times in ns since 1970.
 TARGETS, TIMES = "targets", "times"
-# By measurement, what it is measured at.
-_MEASURED: dict[str, Scope] = {
+# The scope of each measurement's targets.
+_SCOPE_OF: dict[str, Scope] = {
     **{SAMPLES[scope].name: scope for scope in sampled_scopes()},
     **{ACTIONS[knob.name].name: knob.scope for knob in KNOBS.values()},
 }
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
-# Limits of a part: readings, records, age. Appending several readings at once costs a third.
-_MAX_READINGS, _MAX_RECORDS, _OLDEST_S = 64, 4_000, 0.2
+# Limits of a part: readings, records and age. To append several readings at once takes a third of
+# the time.
+_MAX_READINGS, _MAX_RECORDS, _MAX_AGE_S = 64, 4_000, 0.2
 _LONG_AGO_NS = -(1 << 62)
-# Points of a measurement, as arrays that NumPy broadcasts to one shape.
+# A measurement's name, and its points as arrays that NumPy broadcasts to one shape.
 _Points = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class SpoolNote:
-    """Where a trial's records go: the spool's folder, its size limit, and the trial's names."""
+    """Where a trial's records go: the spool's folder and size limit, campaign and trial id."""
 
     spool: str
     limit_bytes: int
@@ -54,10 +54,10 @@ class SpoolNote:
     trial: str
 
 
-def leave_note(work: Path, note: SpoolNote | None) -> None:
-    """Tell the observers of the trial in the folder `work` to spool; None leaves no note."""
+def write_spool_note(work: Path, note: SpoolNote | None) -> None:
+    """Make the trial in the folder `work` write its records to a spool. None does nothing."""
     if note is not None:
-        with suppress(OSError):  # a full disk: the archive, if there is one, is sent later
+        with suppress(OSError):  # on a full disk nothing is spooled; an archive can be sent later
             (work / NOTE_FILE).write_text(json.dumps(asdict(note)), encoding="utf-8")
 
 
@@ -72,16 +72,16 @@ def started_ns(work: Path, otherwise_ns: int) -> int:
         return otherwise_ns
 
 
-def spooled(
+def spool_observers(
     work: Path,
     testbed: Testbed,
     recorder: Recorder,
     last_hosts: Callable[[], HostReading | None] = lambda: None,
 ) -> tuple[Observer, ...]:
-    """Return the observers that the note in `work` asks for; empty without a note.
+    """Return the observers that the note in `work` asks for; none without a note.
 
-    They come after the `recorder`, whose readings they spool. `last_hosts` returns the last reading
-    of the hosts, None before the first.
+    The loop has to call them after the `recorder`, whose readings they spool. `last_hosts` returns
+    the last reading of the hosts, None before the first.
     """
     try:
         note = SpoolNote(**json.loads((work / NOTE_FILE).read_text(encoding="utf-8")))
@@ -91,9 +91,9 @@ def spooled(
 
 
 class SpoolObserver:
-    """Spools what a trial's recorder keeps. Use a new one for each run.
+    """Appends what a trial's recorder keeps to a spool. Use a new one for each run.
 
-    Of hosts it spools each reading that `last_hosts` returns while queues are read.
+    At each reading of queues it also takes the hosts' reading from `last_hosts`, if it is new.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SpoolObserver:
         self._note, self._started_file = note, started_file
         self._recorder, self._last_hosts = recorder, last_hosts
         self._targets = {
-            measurement: target_names(testbed, scope) for measurement, scope in _MEASURED.items()
+            measurement: target_names(testbed, scope) for measurement, scope in _SCOPE_OF.items()
         }
         self._at_once = min(_MAX_READINGS, _MAX_RECORDS // max(1, len(testbed.queues)))
         self._hosts: list[HostReading] = []
@@ -116,7 +116,7 @@ class SpoolObserver:
         self._due_s = 0.0
         self._start_ns = 0
         self._spooled = 0
-        self._turned = dict.fromkeys(KNOBS, 0)
+        self._changes_spooled = dict.fromkeys(KNOBS, 0)
         self._rows = dict.fromkeys(KNOBS, 0)
         self._last_ns = {
             name: np.full(len(targets), _LONG_AGO_NS) for name, targets in self._targets.items()
@@ -126,7 +126,7 @@ class SpoolObserver:
         self.close()
 
     def observed(self, observation: Observation) -> None:
-        """Append what the recorder has, if it is time."""
+        """Append the recorder's new readings, if there are enough or it is time."""
         if self._writer is None:
             self._begin(observation)
         hosts = self._last_hosts()
@@ -138,16 +138,16 @@ class SpoolObserver:
             self._append()
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Do nothing: the recorder keeps changes, and they are appended with readings."""
+        """Do nothing: the recorder keeps changes, which are appended with the next readings."""
 
     def close(self) -> None:
-        """Append what waits and end the run."""
+        """Append the remaining readings and changes, and end the run."""
         if self._writer is not None:
             self._append()
             self._writer.close()
 
     def _begin(self, observation: Observation) -> None:
-        """Fix the trial's start on the wall clock, and open the spool under its name."""
+        """Set the trial's start on the wall clock, and open its run in the spool."""
         self._start_ns = time.time_ns() - observation.t_ns
         note, run = self._note, run_tag(self._start_ns)
         about = {
@@ -161,16 +161,16 @@ class SpoolObserver:
         try:
             if self._started_file is not None:
                 self._started_file.write_text(str(self._start_ns), encoding="utf-8")
-        except OSError:  # without the start time the archive could not match these records
+        except OSError:  # without the start time, records and archive would not match
             limit = 0
         self._writer = SpoolWriter(Path(note.spool), f"{run}.{note.trial}", about, limit)
-        self._due_s = time.monotonic() + _OLDEST_S
+        self._due_s = time.monotonic() + _MAX_AGE_S
 
     def _append(self) -> None:
-        self._due_s = time.monotonic() + _OLDEST_S
+        self._due_s = time.monotonic() + _MAX_AGE_S
         points = [*self._samples(), *self._changes()]
         if points and self._writer is not None and not self._writer.full:
-            arrays = {str(place): columns for place, (_, columns) in enumerate(points)}
+            arrays = {str(index): columns for index, (_, columns) in enumerate(points)}
             self._writer.add(pack(arrays, [name for name, _ in points]))
 
     def _samples(self) -> Iterator[_Points]:
@@ -183,25 +183,25 @@ class SpoolObserver:
         if hosts:
             count = len(self._targets[SAMPLES["host"].name])
             rows = np.full((len(hosts), len(recorded("host")), count), MISSING)
-            for row, one in zip(rows, hosts, strict=True):
-                for place, signal in enumerate(recorded("host")):
-                    row[place] = one.values.get(signal.name, MISSING)
-            yield self._readings("host", np.array([one.t_ns for one in hosts]), rows)
+            for row, reading in zip(rows, hosts, strict=True):
+                for column, signal in enumerate(recorded("host")):
+                    row[column] = reading.values.get(signal.name, MISSING)
+            yield self._readings("host", np.array([reading.t_ns for reading in hosts]), rows)
 
     def _readings(self, scope: Scope, t_ns: Ints, values: Ints) -> _Points:
-        """Return readings as points; `values` (readings, signals, targets)."""
+        """Return readings as points; `values` has the shape (readings, signals, targets)."""
         name = SAMPLES[scope].name
         times = self._times(name, t_ns, np.zeros(len(t_ns), dtype=np.int64))
         return name, {
             TARGETS: np.arange(values.shape[2]),
             TIMES: times[:, None],
             "t_ns": t_ns[:, None],
-            **{signal.name: values[:, place] for place, signal in enumerate(recorded(scope))},
+            **{signal.name: values[:, column] for column, signal in enumerate(recorded(scope))},
         }
 
     def _changes(self) -> Iterator[_Points]:
-        for knob, first in self._turned.items():
-            self._turned[knob], new = self._recorder.changes_since(knob, first)
+        for knob, first in self._changes_spooled.items():
+            self._changes_spooled[knob], new = self._recorder.changes_since(knob, first)
             count = len(new.targets)
             if count:
                 name = ACTIONS[knob].name
@@ -220,7 +220,7 @@ class SpoolObserver:
                 self._rows[knob] += count
 
     def _times(self, name: str, t_ns: Ints, codes: Ints) -> Ints:
-        """Return the points' times, later than those that their series had before."""
+        """Return the points' times, each later than that of the point before in its series."""
         last_ns = self._last_ns[name]
         times = unique_times(np.maximum(t_ns, last_ns[codes] + 1), codes)
         np.maximum.at(last_ns, codes, times)
