@@ -105,5 +105,5 @@ def test_a_package_that_offers_no_capabilities_is_named(offer, campaign, value):
 
 def test_the_name_of_the_entry_point_is_that_of_the_backend(offer, campaign):
     offer("steam", "water_model:CAPABILITIES")
-    with pytest.raises(InputError, match=r"'steam' of closloop\.backends names no Capabilities"):
+    with pytest.raises(InputError, match=r"'steam' of closloop\.backends does not name Capab"):
         load_campaign(campaign("steam"))
