@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 GROUP = "closloop.tuners"
-# Parameters as 0.3 and older spelled them. Campaigns may still do so.
+# Parameters as 0.2 and older spelled them. Campaigns may still do so.
 _OLD_SPELLINGS = {"least_bytes": "min_bytes", "most_bytes": "max_bytes"}
 # The tuner that replays recorded actions. Each knob has a parameter with the path of a file, which
 # has the name of the knob's table.
