@@ -81,11 +81,13 @@ def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> Iterator[Figure]:
     killed = Counter(row["victim"] for row in rows)
     yield Figure("killed", ", ".join(f"{name} {count}" for name, count in killed.most_common()))
     compared = [row for row in rows if "differs" in row]
-    yield Figure("the machine was compared after racks", str(len(compared)))
+    yield Figure(
+        "racks after which the machine was compared with its state before", str(len(compared))
+    )
     cleaned = sum(row["cleaned"] for row in compared)
-    yield Figure("of these, after which closloop clean had work", str(cleaned))
+    yield Figure("of these, racks after which closloop clean had something to remove", str(cleaned))
     waited = sum(row["waits"] for row in rows)
-    yield Figure("commands that waited for what was killed until the rack was down", str(waited))
+    yield Figure("commands that waited for a killed process until the rack was down", str(waited))
     yield zero("commands that hung", sum(row["hung"] for row in rows))
     differences = [line for row in compared for line in row["differs"]]
     for subject, found in machine_state.count_by_subject(differences).items():

@@ -230,8 +230,9 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
         f"{campaign.name}: {testbeds} on {first.backend}{real}",
         "Figures per trial are means over the repeats. "
         f"The {clock} is 'duration', in which flows start, + 'drain': a trial ends when all of its "
-        "flows have ended, at the latest after both. A packet counts as one packet-hop for each "
-        "link that it crosses. Packet-hops and wall times are estimates.",
+        "flows have ended, at the latest after both. 'warm_up' is a part of 'duration'. A packet "
+        "counts as one packet-hop for each link that it crosses. Packet-hops and wall times are "
+        "estimates.",
     )
 
 

@@ -165,7 +165,7 @@ def _table(rows: list[_Figure], a: str, b: str) -> list[str]:
 
 def _cell(cell: ComparedCell) -> list[str]:
     lines = ["", markdown_table(verdict_table(cell))]
-    lines += ["", *(f"- {sentence}" for sentence in sentences.parting(cell))]
+    lines += ["", *(f"- {sentence}" for sentence in sentences.divergence_sentences(cell))]
     if cell.causes:
         lines += ["", "Likely causes:", ""]
         lines += [

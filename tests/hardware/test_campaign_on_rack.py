@@ -83,7 +83,7 @@ def test_a_port_that_flaps_fails_the_trial_by_its_name(lab, unchanged):
     said = log(folder).rpartition("flaps on hardware")[2]
     assert "spine1: eth0, towards leaf1, flapped during the trial: 2 changes" in said
     assert "leaf1: eth2, towards spine1, flapped during the trial: 2 changes" in said
-    assert "look at cable and optics" in said
+    assert "check the cable, the optics" in said
     assert "spine1: eth0" in (folder / "runs" / "flaps" / "journal.jsonl").read_text()
     # shutting it took its routes: the switch's owner, or provisioning, puts them back
     code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")

@@ -103,7 +103,7 @@ def _cell(cell: ComparedCell, comparison: RunComparison, *, drawn: bool) -> list
         Paragraph(note, "caption"),
         *drawings[:1],
         Heading("Where the runs differ"),
-        Items(sentences.parting(cell)),
+        Items(sentences.divergence_sentences(cell)),
         *drawings[1:],
         Heading("Likely causes"),
         causes
@@ -256,7 +256,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _cell_json(cell: ComparedCell) -> dict[str, Any]:
-    fields = ("sizes", "ports", "parted_ns", "parted_at", "apart_ns", "apart_bytes")
+    subgroups = cell.subgroups
     return {
         "label": cell.label,
         "paired_by": cell.paired_by,
@@ -266,22 +266,27 @@ def _cell_json(cell: ComparedCell) -> dict[str, Any]:
             {"metric": metric.key, "only_in": side} for metric, side in cell.not_compared
         ],
         "parting": {
-            "sentences": sentences.parting(cell),
-            **{name: getattr(cell.subgroups, name) for name in fields},
+            "sentences": sentences.divergence_sentences(cell),
+            "sizes": subgroups.sizes,
+            "ports": subgroups.ports,
+            "parted_ns": subgroups.diverged_ns,
+            "parted_at": subgroups.diverged_at,
+            "apart_ns": subgroups.apart_ns,
+            "apart_bytes": subgroups.apart_bytes,
         },
         "causes": cell.causes,
     }
 
 
 def _pair(pair: PairMetrics) -> dict[str, Any]:
-    paired, parting = pair.paired, pair.parting
+    paired, divergence = pair.paired, pair.divergence
     return {
         "a": pair.a.trial.spec.id,
         "b": pair.b.trial.spec.id,
         "flows_in_both": paired.common if paired else None,
         "flows_only_in_a": paired.only_a if paired else None,
         "flows_only_in_b": paired.only_b if paired else None,
-        "parted_ns": parting.parted_ns if parting else None,
+        "parted_ns": divergence.diverged_ns if divergence else None,
     }
 
 

@@ -277,9 +277,11 @@ def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
             yield Cause("traffic", in_a[:8], in_b[:8], EVERYTHING, "the flows differ")
     elif first.traffic != second.traffic or first.traffic_files != second.traffic_files:
         in_a, in_b = (
-            ", ".join(item.kind for item in spec.traffic) or "none" for spec in (first, second)
+            ", ".join(sorted(item.kind for item in spec.traffic)) or "none"
+            for spec in (first, second)
         )
-        yield Cause("traffic", in_a, in_b, EVERYTHING, "the traffic patterns differ")
+        why = "the patterns' settings differ" if in_a == in_b else "the traffic patterns differ"
+        yield Cause("traffic", in_a, in_b, EVERYTHING, why)
     elif first.seed != second.seed:
         why = "other flows of the same traffic: run more repeats, or use the same seeds"
         yield Cause("seed", str(first.seed), str(second.seed), EVERYTHING, why)
@@ -313,7 +315,7 @@ def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 _short = itemgetter(slice(12))
-_PROGRAM = "the program itself differs: its changelog lists what changed"
+_PROGRAM = "the program differs: closloop's CHANGELOG.md lists what changed"
 # fmt: off
 _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     # program and backend
@@ -337,7 +339,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
              lambda delay: f"{format_duration(delay)} on average"),
     _Setting("link rates", _of_testbed(lambda bed: sum(link.rate_bps for link in bed.links)),
              (FCT, SLOWDOWN, TAIL, QUEUE, MARKS, UTILISATION),
-             "packets are sent at another rate", lambda rate: f"{format_rate(rate)} in all"),
+             "packets are sent at another rate",
+             lambda rate: f"{format_rate(rate)}, sum of all links"),
     _Setting("MTU", _of_testbed(lambda bed: bed.mtu_bytes), (FCT, SLOWDOWN, QUEUE, MARKS),
              "packet sizes, the share of headers, and the steps of windows change", "{} B".format),
     _Setting("buffers", _of_testbed(lambda bed: _mean(queue.buffer_bytes for queue in bed.queues)),

@@ -136,7 +136,7 @@ class Resampled:
     def _identical(self, metric: Metric) -> bool:
         if metric.scope == "flow":
             return self._pair.paired is not None and self._pair.paired.identical
-        return self._pair.parting is not None and self._pair.parting.identical
+        return self._pair.divergence is not None and self._pair.divergence.identical
 
 
 def _filled(pair: PairMetrics, metric: Metric) -> tuple[int, bool]:

@@ -267,7 +267,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> CaptionedFigure | None:
         figure.add_trace(trace, row=row + 1)
         corner_name(figure, row, f"<b>{name_of_row}, {unit}</b>")
         corner_name(figure, row + 1, "B − A")
-    parted = cell.subgroups.parted_ns
+    parted = cell.subgroups.diverged_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
     time_axis(figure, 2 * len(lines))

@@ -177,21 +177,23 @@ _SAMPLES, _SHARE, _MIN_BYTES = 3, 0.1, 3_000
 
 
 @dataclass(frozen=True)
-class PortParting:
+class PortDivergence:
     """Two trials on the same ports: names and kinds of the queues, and when they first differ.
 
-    `parted_ns` is the time of the first difference, None if there is none; `parted_at` is the queue
-    that differs most then. `identical` means that all samples are equal.
+    `diverged_ns` is the time of the first difference, None if there is none; `diverged_at` is the
+    queue that differs most then. `identical` means that all samples are equal.
     """
 
     labels: tuple[str, ...]
     kinds: tuple[str, ...]
-    parted_ns: int | None
-    parted_at: str
+    diverged_ns: int | None
+    diverged_at: str
     identical: bool
 
 
-def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
+def find_port_divergence(
+    trials: tuple[TrialResult, TrialResult], notes: list[str]
+) -> PortDivergence | None:
     """Return when two trials' queues first differ.
 
     Return None, and add to `notes`, if their testbeds have different ports.
@@ -207,13 +209,13 @@ def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> Por
         )
         return None
     first, second = (measured_samples(trial.ports, trial.spec.measured_ns) for trial in trials)
-    parted_ns, queue_index = _parted(first, second)
+    diverged_ns, queue_index = _parted(first, second)
     names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-    return PortParting(
+    return PortDivergence(
         labels=labels,
         kinds=tuple(_kind(testbed, queue) for queue in testbed.queues),
-        parted_ns=parted_ns,
-        parted_at=labels[queue_index] if parted_ns is not None else "",
+        diverged_ns=diverged_ns,
+        diverged_at=labels[queue_index] if diverged_ns is not None else "",
         identical=all(np.array_equal(getattr(first, n), getattr(second, n)) for n in names),
     )
 

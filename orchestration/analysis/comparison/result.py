@@ -83,18 +83,18 @@ class Subgroups:
     """Where the pairs of a cell differ: by flow size, by port, over time.
 
     `sizes` are ordered by flow size, `ports` by the difference of their queues, largest first.
-    `parted_ns` is the median time at which queues first differ, over the `parted_pairs` pairs in
-    which they do; `parted_at` is the queue at which most pairs first do. `apart_ns` is the eighth
-    of the time in which the queued bytes differ most, None without ports, and `apart_bytes` the
-    mean difference in it.
+    `diverged_ns` is the median time at which queues first differ, over the `diverged_pairs` pairs
+    in which they do; `diverged_at` is the queue at which most pairs first do. `apart_ns` is the
+    eighth of the time in which the queued bytes differ most, None without ports; `apart_bytes` is
+    the mean difference in it.
     """
 
     sizes: tuple[SizeGroup, ...]
     ports: tuple[PortGap, ...]
     timelines: tuple[AlignedTimeline, ...]
-    parted_ns: float
-    parted_pairs: int
-    parted_at: str
+    diverged_ns: float
+    diverged_pairs: int
+    diverged_at: str
     apart_ns: tuple[float, float] | None
     apart_bytes: float
 
@@ -104,9 +104,9 @@ def find_subgroups(
 ) -> Subgroups:
     """Return where the pairs differ."""
     times = [
-        (pair.parting.parted_ns, pair.parting.parted_at)
+        (pair.divergence.diverged_ns, pair.divergence.diverged_at)
         for pair in pairs
-        if pair.parting is not None and pair.parting.parted_ns is not None
+        if pair.divergence is not None and pair.divergence.diverged_ns is not None
     ]
     lines = [(p.a.ports.timeline, p.b.ports.timeline) for p in pairs if p.a.ports and p.b.ports]
     timelines = tuple(align(lines, estimates.interim))
@@ -116,9 +116,9 @@ def find_subgroups(
         sizes=tuple(_sizes(pairs, estimates, size_edges)),
         ports=tuple(_ports(pairs)),
         timelines=timelines,
-        parted_ns=float(np.median([t for t, _ in times])) if times else math.nan,
-        parted_pairs=len(times),
-        parted_at=max(dict.fromkeys(names), key=names.count) if names else "",
+        diverged_ns=float(np.median([t for t, _ in times])) if times else math.nan,
+        diverged_pairs=len(times),
+        diverged_at=max(dict.fromkeys(names), key=names.count) if names else "",
         apart_ns=apart_ns,
         apart_bytes=apart_bytes,
     )
@@ -140,16 +140,16 @@ def _sizes(
 
 
 def _ports(pairs: Sequence[PairMetrics]) -> list[PortGap]:
-    known = [pair for pair in pairs if pair.parting is not None]
-    partings = [pair.parting for pair in known if pair.parting is not None]
-    if not known or any(item.labels != partings[0].labels for item in partings):
+    known = [pair for pair in pairs if pair.divergence is not None]
+    divergences = [pair.divergence for pair in known if pair.divergence is not None]
+    if not known or any(item.labels != divergences[0].labels for item in divergences):
         return []
     columns = [
         np.mean([getattr(getattr(pair, side).ports, name) for pair in known], axis=0).tolist()
         for name in ("queue_mean_bytes", "marked")
         for side in ("a", "b")
     ]
-    rows = zip(partings[0].labels, partings[0].kinds, *columns, strict=True)
+    rows = zip(divergences[0].labels, divergences[0].kinds, *columns, strict=True)
     gaps = [PortGap(label, kind, *values) for label, kind, *values in rows]
     sure = [gap for gap in gaps if math.isfinite(gap.gap_bytes)]
     return sorted(sure, key=lambda gap: -abs(gap.gap_bytes))

@@ -126,7 +126,7 @@ def pairs(cell: ComparedCell) -> str:
     return count(len(cell.pairs), "pair")
 
 
-def parting(cell: ComparedCell) -> list[str]:
+def divergence_sentences(cell: ComparedCell) -> list[str]:
     """Return where the runs differ, one sentence each for flow size, port and time."""
     subgroups = cell.subgroups
     sentences = (_by_size(subgroups), _by_port(subgroups), _by_time(cell))
@@ -172,12 +172,12 @@ def _by_time(cell: ComparedCell) -> str:
     subgroups, pairs = cell.subgroups, len(cell.pairs)
     if not any(line.name == "queued_bytes" for line in subgroups.timelines):
         return ""
-    if not subgroups.parted_pairs:
+    if not subgroups.diverged_pairs:
         return "By time: the queues never differ."
-    text = f"By time: the queues first differ at {format_duration(subgroups.parted_ns)}"
+    text = f"By time: the queues first differ at {format_duration(subgroups.diverged_ns)}"
     if pairs > 1:
-        text += f" (median of {subgroups.parted_pairs} of {pairs} pairs)"
-    text += f", {'' if pairs == 1 else 'mostly '}at {subgroups.parted_at}."
+        text += f" (median of {subgroups.diverged_pairs} of {pairs} pairs)"
+    text += f", {'' if pairs == 1 else 'mostly '}at {subgroups.diverged_at}."
     if subgroups.apart_ns is not None and subgroups.apart_bytes:
         begin, end = (format_duration(t) for t in subgroups.apart_ns)
         side = "more" if subgroups.apart_bytes > 0 else "less"

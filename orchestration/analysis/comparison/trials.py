@@ -18,7 +18,12 @@ from orchestration.analysis.comparison.flows import (
     reduce_flows,
     with_ideal_times_of,
 )
-from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
+from orchestration.analysis.comparison.ports import (
+    PortDivergence,
+    TrialPorts,
+    find_port_divergence,
+    read_ports,
+)
 from orchestration.analysis.comparison.runs import without_tables
 from orchestration.analysis.flow_metrics import flow_scalars
 from orchestration.analysis.metrics import DROPPED_SHARE, METRICS
@@ -57,7 +62,7 @@ class TrialFigures:
 class PairMetrics:
     """A pair of trials, reduced to its figures.
 
-    `paired` is None if the flows of a side are unknown; `parting` is None if the ports of a side
+    `paired` is None if the flows of a side are unknown; `divergence` is None if the ports of a side
     are unknown or the two testbeds have different ports. `notes` say what could not be read or
     compared, and why.
     """
@@ -65,7 +70,7 @@ class PairMetrics:
     a: TrialFigures
     b: TrialFigures
     paired: PairedFlows | None
-    parting: PortParting | None
+    divergence: PortDivergence | None
     notes: tuple[str, ...]
 
 
@@ -95,10 +100,10 @@ def reduce_pair(
     if first is not None and second is not None:
         paired = pair_flows(first, second, trials[0].spec.measured_ns)
         notes += _about_flows(paired, first, second)
-    parting = None
+    divergence = None
     if None not in ports:
-        parting = part_ports(trials, notes)
-    return PairMetrics(figures[0], figures[1], paired, parting, tuple(notes)), edges
+        divergence = find_port_divergence(trials, notes)
+    return PairMetrics(figures[0], figures[1], paired, divergence, tuple(notes)), edges
 
 
 def _trial_figures(

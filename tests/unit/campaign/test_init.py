@@ -213,7 +213,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(run, tmp_path, opt
 def test_a_name_is_made_of_the_folder_or_file(tmp_path):
     assert generate(Answers("rlcc-7"), tmp_path / "My first Lab!").name == "my-first-lab"
     assert generate(Answers("rlcc-7"), tmp_path / "a_b.yaml").file == tmp_path / "a_b.yaml"
-    with pytest.raises(InputError, match="makes no name"):
+    with pytest.raises(InputError, match="gives no name"):
         generate(Answers("rlcc-7"), tmp_path / "!.yml")
 
 
