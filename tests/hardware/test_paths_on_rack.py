@@ -338,7 +338,7 @@ def test_a_switch_whose_routes_are_others_is_named_before_anything_changes(lab):
     before = device_dumps(rack)
     hops = [f"nexthop via 198.18.0.{n + 1} dev eth{n} onlink" for n in (2, 3)]
     for name, wrong, says in (
-        ("one-port", hops[:1], "leaf1: has no route through eth2 and eth3 at once"),
+        ("one-port", hops[:1], "leaf1: has no route through eth2 and eth3 together"),
         ("weights", [hops[0], f"{hops[1]} weight 3"], "its ports have different weights"),
     ):
         command = f"ip route replace 198.18.2.0/24 {' '.join(wrong)}"

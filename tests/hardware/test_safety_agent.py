@@ -351,7 +351,7 @@ def given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 _TRY_TWICE = """
 from orchestration.agent.safety import deadman_process
-deadman_process._TRIES, deadman_process._TRY_EVERY_S = 2, 0.01
+deadman_process._TRIES, deadman_process._RETRY_S = 2, 0.01
 """
 
 
