@@ -121,9 +121,10 @@ def measure(result: TrialResult) -> TrialMetrics:
 
 
 def figures(result: TrialResult, names: Iterable[str], from_ns: int = 0) -> dict[str, float]:
-    """Return a finished trial's metrics by their keys, NaN where it has none.
+    """Return the values of the named metrics for a finished trial: NaN where the trial has none.
 
-    Metrics of samples of flows count from `from_ns` on. Raises InputError for an unreadable table.
+    Metrics that are computed from samples of flows leave out what was sampled before `from_ns`, a
+    time of the trial. Raises InputError for a table that cannot be read.
     """
     trial = Measurements(result)
     if from_ns and trial.progress is not None:

@@ -173,7 +173,7 @@ class Guest:
         return answers
 
     def _await_logins(self) -> None:
-        """Wait until logging in works on every device."""
+        """Wait until an SSH server answers on every device. Raises RuntimeError for one without."""
         end = time.monotonic() + _LOGIN_S
         for number, (device, address) in enumerate(self._layout.address.items(), start=1):
             self.send({"stage": "logins", "done": number, "of": len(self._devices)})

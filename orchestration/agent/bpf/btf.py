@@ -67,12 +67,13 @@ class Layouts:
 
         Raises LayoutError if there is none, or if it is a bit field.
         """
-        at, bits = self._types[self.number(structure)], 0
+        type_position, bits = self._types[self.number(structure)], 0
         for field in path.split("."):
-            position = self._field(at, field)
-            if position is None:
+            found = self._field(type_position, field)
+            if found is None:
                 raise LayoutError(f"this kernel's struct {structure} has no field {path}")
-            bits, at = bits + position[0], position[1]
+            field_bits, type_position = found
+            bits += field_bits
         if bits % 8:
             raise LayoutError(f"{path} of struct {structure} is a bit field")
         return bits // 8

@@ -187,9 +187,14 @@ class DepthStream:
                 return
             now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
             for payload in genetlink.payloads(bytes(self._buffer[:size])):
-                self._payload(payload, now_ns, wall_ns)
+                self._take_message(payload, now_ns, wall_ns)
 
-    def _payload(self, payload: bytes, now_ns: int, wall_ns: int) -> None:
+    def _take_message(self, payload: bytes, now_ns: int, wall_ns: int) -> None:
+        """Keep the latest record of each template in an IPFIX message.
+
+        `now_ns` and `wall_ns` are this device's monotonic and wall clock at its arrival. The clock
+        learns from them how the ASIC's time stamps relate to the monotonic clock.
+        """
         try:
             for template, values in ipfix.records(payload, self._templates):
                 columns = self._columns[template.number]
