@@ -140,4 +140,4 @@ def test_a_report_names_what_receivers_discarded(run, tmp_path):
     assert len(shown.rows) == 1
     assert (name, offered) == ("incast", delivered)
     assert discarded not in ("", "–", "0.00%", delivered)
-    assert "discarded is what arrives twice" in shown.caption
+    assert "Discarded: payload that arrives twice" in shown.caption
