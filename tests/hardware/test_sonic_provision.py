@@ -279,13 +279,13 @@ def test_provisioning_right_after_an_undo_counts_no_profile_that_is_going(make, 
     switch.bring()
     if not switch.server.real:
         orchagent = switch._bridge.daemons.orchagent
-        remove = orchagent._remove
+        remove = orchagent._remove_profile
 
         def slowly(name):
             time.sleep(0.05)
             return remove(name)
 
-        monkeypatch.setattr(orchagent, "_remove", slowly)
+        monkeypatch.setattr(orchagent, "_remove_profile", slowly)
     switch.bring("absent")
     assert switch.bring()["changed"] is True
 

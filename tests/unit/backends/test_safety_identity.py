@@ -120,9 +120,9 @@ def test_a_sonic_switch_refuses_the_profiles_of_another(
         stdout=subprocess.DEVNULL,
         cwd=tmp_path,
     )
-    monkeypatch.setattr(configdb, "Redis", lambda: Redis(path, patience_s=0.2))
+    monkeypatch.setattr(configdb, "Redis", lambda: Redis(path, restart_timeout_s=0.2))
     monkeypatch.setattr(state, "identity", lambda: identity(str(tmp_path), path))
-    redis = Redis(path, patience_s=20.0)
+    redis = Redis(path, restart_timeout_s=20.0)
     profile, metadata = "WRED_PROFILE|CLOSLOOP_Ethernet0_3", "DEVICE_METADATA|localhost"
     try:
         redis.call(CONFIG_DB, "HSET", metadata, "mac", "00:AA:BB:CC:DD:EE")

@@ -180,10 +180,10 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
         ("acc --seeds 1-x", "'1-x' are no seeds"),
         ("acc --seeds 1-99999999999", "more than 1,000 seeds"),
         ("acc --seed 3", "use --seeds 3"),
-        ("acc --episodes 4 --seeds 1-2", "takes no --seeds"),
+        ("acc --episodes 4 --seeds 1-2", "cannot be used with --seeds"),
         ("acc --scenario mine.yml", "needs a scenario and a held-out one"),
         ("acc --transport swift", "acc is not trained under 'swift'"),
-        ("rl-cc --seeds 1-2", "leave the rest out"),
+        ("rl-cc --seeds 1-2", "leave out the other options"),
     ],
 )
 def test_what_the_verb_refuses(words, said):

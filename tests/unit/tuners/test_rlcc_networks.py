@@ -161,7 +161,7 @@ def test_the_networks_that_are_built_in_are_those_that_were_trained(name, archit
 
 @pytest.mark.slow
 def test_the_benchmark_of_decisions_runs_every_model():
-    sources_of = decision_cost.model_sources(decision_cost.paper_sized())
+    sources_of = decision_cost.model_sources(decision_cost.paper_sized_trees())
     assert set(sources_of) == {"trees", "rlcc_mlp", "rlcc_lstm"}
     for text in sources_of.values():
         # refuses a loop that did nothing
