@@ -221,7 +221,12 @@ def test_its_parameters_are_checked_as_ours_are(closloop, campaign, line, what):
         ("additive.c", "PARAMETERS, 0)", "2, 0)", "takes 2 parameters, and 1 are declared"),
         ("additive.c", "->rate_bps", "->rat_bps", "has no member named ‘rat_bps’"),
         ("congestion_control.py", "ADDITIVE = Cong", "A = Cong", "'additive' of closloop.cong"),
-        ("congestion_control.py", "ADDITIVE = Cong", "ADDITIVE = 3, Cong", "not a CongestionControl"),
+        (
+            "congestion_control.py",
+            "ADDITIVE = Cong",
+            "ADDITIVE = 3, Cong",
+            "not a CongestionControl",
+        ),
     ],
 )
 def test_a_control_that_is_wrong_is_named(closloop, campaign, site, tmp_path, file, old, new, what):
