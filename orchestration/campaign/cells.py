@@ -130,7 +130,7 @@ def check_cells(
         if tuple(labels.values()) in seen:
             continue
         seen.add(tuple(labels.values()))
-        resolved = substitute_levels(document, factors.references, chosen)
+        resolved = substitute_levels(document, factors, chosen)
         if tuners is not None:
             others = {"tuners": [dict(tuner) for tuner in tuners]}
             resolved = replace(resolved, data={**resolved.data, **others})

@@ -19,8 +19,16 @@ A level may have parts that belong together and are used in several fields, as `
         dctcp: {testbed: graphcc, host: {congestion_control: dctcp}}
         dcqcn: {testbed: graphcc-pfc.yml, host: {congestion_control: dcqcn}}
 
-A reference replaces a whole value, never a part of a text. Every factor is crossed with every other
-factor and with the tuners.
+A reference replaces a whole value, never a part of a text. A factor that nothing refers to and whose
+name is the path of a field sets that field; arms are levels that set several fields each:
+
+    factors:
+      host.congestion_control: [dcqcn, swift, hpcc]
+    arms:
+      as-published: {host.congestion_control: dcqcn, load_balancing: ecmp}
+      sprayed: {host.congestion_control: swift, load_balancing: spray}
+
+Every factor is crossed with every other factor, with the arms, and with the tuners.
 """
 
 from __future__ import annotations
@@ -28,18 +36,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from inventory.strictyaml import Document, Loc, suggest
-from orchestration.core.condition import TUNER
+from orchestration.campaign.question import compare_problem
+from orchestration.campaign.schema import CampaignFile
+from orchestration.core.condition import ARM, TUNER
 from orchestration.core.errors import Problem
 from orchestration.core.trial import Scalar
 
 # These fields have one value for the whole campaign; a factor cannot vary them.
-FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "protocol", "parent")
+FIXED_FIELDS = (
+    "campaign", "backend", "repeats", "seed", "protocol", "parent", "compare", "judge",
+)  # fmt: skip
+# The fields that declare what varies.
+_DECLARING = ("factors", "arms")
+# Fields that may be a single text, and the name that this text has when they are a mapping.
+_SHORT_FORMS = {"testbed": "like", "load_balancing": "kind", "fabric": "kind", "driver": "name"}
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_PATH = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True)
@@ -79,16 +97,28 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Factors:
-    """The factors of a file, the references to them, and the problems of both.
+class Setting:
+    """A field at `target` that takes the value at `source` under a level of the factor `name`."""
 
-    `levels` has only usable levels; `references` has only those that can be resolved.
+    name: str
+    label: Scalar
+    target: Loc
+    source: Loc
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The factors of a file, how fields take their levels, and the problems of both.
+
+    `levels` has only usable levels, those of arms by the name `ARM`; `references` has only those
+    that can be resolved; `settings` has the fields that factors and arms set without a reference.
     """
 
     levels: dict[str, tuple[Level, ...]]
     references: tuple[Reference, ...]
     unresolved: tuple[Reference, ...]
     problems: tuple[Problem, ...]
+    settings: tuple[Setting, ...] = ()
 
     def combinations(self) -> Iterator[dict[str, Level]]:
         """Yield one level of each factor, in the file's order, the last factor fastest."""
@@ -99,7 +129,8 @@ class Factors:
         """Return the factors that are referred to outside of the file's field `field`."""
         references = (*self.references, *self.unresolved)
         outside = [ref for ref in references if ref.loc[0] != field]
-        return {name for ref in outside for name in (ref.name, ref.other) if name}
+        used = {name for ref in outside for name in (ref.name, ref.other) if name}
+        return used | {it.name for it in self.settings if it.target[0] != field}
 
     def explains(self, problem: Problem) -> bool:
         """Return whether a problem only follows from a reference that could not be resolved."""
@@ -107,49 +138,152 @@ class Factors:
 
 
 def read_factors(document: Document) -> Factors:
-    """Return the factors of a campaign file, and the references to them."""
+    """Return the factors of a campaign file, its arms, and the fields that these vary."""
     levels: dict[str, tuple[Level, ...]] = {}
     problems: list[Problem] = []
     declared = document.data.get("factors")
     declared = declared if isinstance(declared, dict) else {}
+    references = list(_references(document.data, ()))
+    referred = {name for ref in references for name in (ref.name, ref.other)}
     for name, value in declared.items():
         usable, of_levels = _levels(document, name, value)
         problems += of_levels
         if usable:
             levels[name] = usable
+    settings = [
+        Setting(name, level.label, _target(name), level.loc)
+        for name in levels
+        if name not in referred and _is_field(name)
+        for level in levels[name]
+    ]
+    arms, of_arms = _arms(document)
+    problems += of_arms
+    if arms:
+        levels[ARM] = tuple(dict.fromkeys(Level(it.label, it.source[:2]) for it in arms))
+    settings += arms
+    used = referred | {setting.name for setting in settings}
+    settings, refused = _checked_settings(document, settings)
+    problems += refused
     resolved: list[Reference] = []
     unresolved: list[Reference] = []
-    for ref in _references(document.data, ()):
+    for ref in references:
         problem = _check_reference(document, ref, declared) or _check_part(document, ref, levels)
         problems += [problem] if problem else []
         (unresolved if problem or ref.name not in levels else resolved).append(ref)
-    used = {name for ref in (*resolved, *unresolved) for name in (ref.name, ref.other)}
     problems += [
-        document.problem(("factors", name), f"factor {name!r} is not used", f"{_USE} ${name}")
+        document.problem(
+            ("factors", name),
+            f"factor {name!r} is not used",
+            f"{_USE} ${name}; or call it by the field that it sets, like host.congestion_control",
+        )
         for name in levels
         if name not in used
     ]
+    problems += filter(None, [compare_problem(document, levels)])
     problems += _without_effect(document, levels, resolved)
     problems += _unused_parts(document, levels, [*resolved, *unresolved])
-    return Factors(levels, tuple(resolved), tuple(unresolved), tuple(problems))
+    return Factors(levels, tuple(resolved), tuple(unresolved), tuple(problems), tuple(settings))
 
 
 def substitute_levels(
-    document: Document, references: tuple[Reference, ...], chosen: Mapping[str, Level]
+    document: Document, factors: Factors, chosen: Mapping[str, Level]
 ) -> Document:
-    """Return the document with each reference replaced by the chosen level of its factor.
+    """Return the document with the chosen level of each factor in the fields that take it.
 
     Problems of such a value are then reported at the line of the level.
     """
     data = document.data
     lines = dict(document.lines)
-    for ref in references:
-        source = ref.source(chosen)
-        data = _put(data, ref.loc, _get(document.data, source))
+    pairs = [(ref.loc, ref.source(chosen)) for ref in factors.references]
+    pairs += [
+        (it.target, it.source)
+        for it in factors.settings
+        if it.name in chosen and chosen[it.name].label == it.label
+    ]
+    for target, source in pairs:
+        data = _put(data, target, _get(document.data, source))
         for path, line in document.lines.items():
             if path[: len(source)] == source:
-                lines[(*ref.loc, *path[len(source) :])] = line
+                lines[(*target, *path[len(source) :])] = line
     return replace(document, data=data, lines=lines)
+
+
+def _is_field(name: str) -> bool:
+    return "." in name or name in CampaignFile.model_fields
+
+
+def _target(path: str) -> Loc:
+    """Return the location of the field with this path, such as `host.congestion_control`."""
+    return tuple(int(part) if part.isdigit() else part for part in path.split("."))
+
+
+def _arms(document: Document) -> tuple[list[Setting], list[Problem]]:
+    """Return the fields that each arm sets, and the problems of the arms."""
+    declared = document.data.get("arms")
+    settings: list[Setting] = []
+    problems: list[Problem] = []
+    for name, fields in declared.items() if isinstance(declared, dict) else ():
+        loc: Loc = ("arms", name)
+        if not isinstance(fields, dict) or not fields:
+            remedy = f"write them like {name}: {{host.congestion_control: swift}}"
+            problems.append(document.problem(loc, f"arm {name!r} sets no fields", remedy))
+            continue
+        for path in fields:
+            settings.append(Setting(ARM, name, _target(str(path)), (*loc, path)))
+    return settings, problems
+
+
+def _checked_settings(
+    document: Document, settings: list[Setting]
+) -> tuple[list[Setting], list[Problem]]:
+    """Return the settings whose paths name fields that can vary, and the others' problems."""
+    usable: list[Setting] = []
+    problems: dict[Problem, None] = {}
+    for setting in settings:
+        fault = _fault(document.data, setting)
+        if fault is None:
+            usable.append(setting)
+            continue
+        loc = setting.source if setting.name == ARM else ("factors", setting.name)
+        problems[document.problem(loc, *fault)] = None
+    return usable, list(problems)
+
+
+def _fault(data: Any, setting: Setting) -> tuple[str, str] | None:
+    """Return what is wrong with the path of a setting, and the remedy; None if it is right."""
+    fields = [name for name in CampaignFile.model_fields if name not in _DECLARING]
+    field, path = str(setting.target[0]), ".".join(map(str, setting.target))
+    if field in FIXED_FIELDS or field in _DECLARING:
+        return f"{field!r} has one value in a campaign", "leave it out"
+    if field == "tuners" and setting.name != ARM:
+        return f"{path!r} cannot be a factor", "list the variants of a tuner under 'tuners'"
+    if field not in fields:
+        return (
+            f"{path!r} is no field of a campaign",
+            f"{suggest(field, fields)}a path starts with a field of the campaign",
+        )
+    if (outer := _not_a_mapping(data, setting.target)) is not None:
+        what = f"{path!r} cannot be set: {'.'.join(map(str, outer))} has no such part"
+        return what, "name a field that is there, or set the whole of it"
+    return None
+
+
+def _not_a_mapping(data: Any, target: Loc) -> Loc | None:
+    """Return the part of a path that can have no fields, because it is a list or a value."""
+    for index, part in enumerate(target):
+        if data is None:
+            return None
+        if isinstance(data, list):
+            if not isinstance(part, int) or not part < len(data):
+                return target[:index]
+            data = data[part]
+        elif isinstance(data, dict):
+            data = data.get(part)
+        elif target[index - 1] in _SHORT_FORMS or str(data).startswith("$"):
+            return None
+        else:
+            return target[:index]
+    return None
 
 
 _USE = "remove it, or refer to it where it applies with"
@@ -160,8 +294,11 @@ def _levels(document: Document, name: str, value: Any) -> tuple[tuple[Level, ...
     if name == TUNER:
         what = f"{TUNER!r} cannot be the name of a factor"
         return (), [document.problem(loc, what, "list the tuners under 'tuners'")]
-    if not _NAME.fullmatch(name):
-        remedy = "use letters, digits and _, a letter first"
+    if name == ARM:
+        what = f"{ARM!r} cannot be the name of a factor"
+        return (), [document.problem(loc, what, "list the arms under 'arms'")]
+    if not (_PATH if "." in name else _NAME).fullmatch(name):
+        remedy = "use letters, digits and _, a letter first; or the path of a field"
         return (), [document.problem(loc, f"{name!r} cannot be the name of a factor", remedy)]
     if isinstance(value, dict) and value:
         return tuple(Level(label, (*loc, label)) for label in value), []
@@ -198,8 +335,8 @@ def _references(value: Any, loc: Loc) -> Iterator[Reference]:
 def _check_reference(
     document: Document, ref: Reference, declared: Mapping[str, Any]
 ) -> Problem | None:
-    if ref.loc[0] == "factors":
-        what = f"a factor's level refers to ${ref.name}"
+    if ref.loc[0] in _DECLARING:
+        what = f"{'an arm' if ref.loc[0] == 'arms' else 'a level of a factor'} refers to ${ref.name}"
         return document.problem(ref.loc, what, "write the value out")
     if ref.loc[0] in FIXED_FIELDS or ref.loc == ("tuners",):
         remedy = "use one value, or a campaign for each"
@@ -271,9 +408,18 @@ def _get(data: Any, loc: Loc) -> Any:
 
 
 def _put(data: Any, loc: Loc, value: Any) -> Any:
-    """Return a copy of `data` with `value` at `loc`; all other parts are shared."""
+    """Return a copy of `data` with `value` at `loc`; all other parts are shared.
+
+    Mappings that are missing are made, and a field's short form becomes the mapping it stands for.
+    """
     if not loc:
         return value
     copy = data.copy()
-    copy[loc[0]] = _put(data[loc[0]], loc[1:], value)
+    inner: Any = None
+    with suppress(KeyError, IndexError):
+        inner = data[loc[0]]
+    if len(loc) > 1 and not isinstance(inner, (dict, list)):
+        short = _SHORT_FORMS.get(str(loc[0]))
+        inner = {short: inner} if short and inner is not None else {}
+    copy[loc[0]] = _put(inner, loc[1:], value)
     return copy

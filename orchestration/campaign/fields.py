@@ -83,6 +83,11 @@ def name_as_mapping(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+def text_as_list(value: object) -> object:
+    """Return a list of one for a text, and anything else unchanged."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 def _share_of(what: str, whole: str) -> AfterValidator:
     """Return a validator of shares of `whole`, a text for its message that ends in an example."""
     is_share = f"{what} {{:g}} is outside (0, 1]"

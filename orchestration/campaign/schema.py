@@ -26,6 +26,7 @@ from orchestration.campaign.fields import (
     Share,
     name_as_mapping,
     read_param,
+    text_as_list,
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_as_mapping
 from orchestration.campaign.load_balancing import LoadBalancing
@@ -126,6 +127,8 @@ class Parent(StrictModel):
     trials: tuple[ParentTrial, ...] = Field(default=(), description="the trials of a run")
 
 
+# The tuner of campaigns that name none: fixed thresholds.
+DEFAULT_TUNER = "secn1"
 # GraphCC's paper has decisions every 100 us and calls their latency "sub-millisecond": this is half
 # of the 100 us.
 DECISION_LATENCY_NS = 50_000
@@ -143,14 +146,32 @@ class CampaignFile(StrictModel):
         default="emulated", description="where trials run; the option --on overrules it"
     )
     tuners: Annotated[tuple[NamedTuner, ...], NOT_EMPTY] = Field(
-        description="what decides on ECN thresholds or other knobs: a list, like [secn1, secn2]"
+        default=(Tuner(name=DEFAULT_TUNER),),
+        description="what decides on ECN thresholds or other knobs: a list, like [secn1, secn2]; "
+        "without it secn1, the fixed thresholds of DCQCN's paper",
     )
     traffic: Annotated[tuple[Pattern, ...], NOT_EMPTY] = Field(
         description="a list of patterns, each with its kind"
     )
     factors: dict[str, Any] = Field(
         default_factory=dict,
-        description="what varies: levels by the name of the factor, which fields take as `$name`",
+        description="what varies: levels by the name of the factor, which fields take as `$name`; "
+        "a factor that is named by the path of a field sets it: host.congestion_control",
+    )
+    arms: dict[str, Any] = Field(
+        default_factory=dict,
+        description="named sets of fields that are compared: an arm sets each field, named by its "
+        "path like host.congestion_control, to a value",
+    )
+    compare: str = Field(
+        default="",
+        description="what is compared: the name of a factor, arms, or tuners; its first level is "
+        "the baseline; without it the arms, or else the tuners",
+    )
+    judge: Annotated[tuple[str, ...], BeforeValidator(text_as_list)] = Field(
+        default=(),
+        description="the metrics that decide which arm is best, like mean_slowdown; without it one "
+        "that suits the traffic; all others are exploratory",
     )
     repeats: Repeats = Field(
         default=5,

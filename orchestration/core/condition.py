@@ -17,6 +17,8 @@ from orchestration.core.trial import Scalar, TrialSpec, checkpoint_in
 
 # The factor that every campaign has: its levels are the campaign's tuners.
 TUNER = "tuner"
+# The factor whose levels are a campaign's `arms`: named sets of fields.
+ARM = "arm"
 # The names of arms whose setting a search found: one setting for all conditions, or one for each.
 BEST_STATIC, ORACLE = "best-static", "oracle"
 # The name of the flows' digest in the spec of imported results.

@@ -182,7 +182,8 @@ def recorded_load_shares(result: TrialResult) -> dict[str, float | None]:
 
 # Files that reports write into a trial's folder, and those that a run writes into its campaign's.
 _PAGES = (".html", ".pdf")
-_CAMPAIGN_FILES = ("campaign.yml", "journal.jsonl", INTERIM_FILE)
+CAMPAIGN_FILE = "campaign.yml"
+_CAMPAIGN_FILES = (CAMPAIGN_FILE, "journal.jsonl", INTERIM_FILE)
 
 
 @dataclass(frozen=True)

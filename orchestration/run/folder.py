@@ -26,7 +26,7 @@ from orchestration.core.files import PARTIAL_SUFFIX, write_whole
 from orchestration.core.problems import Code
 from orchestration.core.roce import FORMER_HPCC
 from orchestration.core.trial import TrialSpec, with_independent_draws
-from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.reader import CAMPAIGN_FILE, finished_trials, read_trial
 
 JOURNAL_FILE = "journal.jsonl"
 RUN_STARTED = "run-started"
@@ -118,7 +118,6 @@ def run_folders(path: Path) -> list[Path]:
     )
 
 
-CAMPAIGN_FILE = "campaign.yml"
 _WORK_SUFFIX = ".work"
 
 
