@@ -7,6 +7,7 @@ Must not import: orchestration.run, orchestration.backends, orchestration.cli.
 """
 
 __all__ = [
+    "arms",
     "comparison",
     "flow_metrics",
     "index",

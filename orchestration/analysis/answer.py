@@ -1,15 +1,15 @@
-"""The answer of a campaign: one sentence per condition and compared tuner."""
+"""The answer of a campaign: one sentence per condition and compared arm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from orchestration.analysis.arm_differences import IDENTICAL, VERDICTS_NOTE, Comparison
 from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, SIZE_CLASSES
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Arm, Condition, Summary
-from orchestration.analysis.tuner_differences import IDENTICAL, VERDICTS_NOTE, Comparison
 from orchestration.render.numbers import interval, quantity
 
 # How many significant differences are named besides those of the primary metrics.
@@ -17,7 +17,7 @@ _MAX_OTHERS = 3
 
 
 def answers(summary: Summary) -> list[str]:
-    """Return one sentence per condition and compared tuner, in the report's order."""
+    """Return one sentence per condition and compared arm, in the report's order."""
     sentences = []
     for condition in summary.conditions:
         prefix = f"{condition.label}: " if len(summary.conditions) > 1 else ""
@@ -51,21 +51,21 @@ def _condition(condition: Condition) -> list[str]:
         return [_figures(arm) for arm in measured]
     by_pair: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in (*condition.comparisons, *condition.baselines):
-        by_pair.setdefault((comparison.baseline, comparison.tuner), []).append(comparison)
+        by_pair.setdefault((comparison.baseline, comparison.arm), []).append(comparison)
     return [_against(comparisons, condition) for comparisons in by_pair.values()]
 
 
 def _against(comparisons: Sequence[Comparison], condition: Condition) -> str:
-    """Return the primary metrics' verdicts on two tuners, then the other significant differences.
+    """Return the primary metrics' verdicts on two arms, then the other significant differences.
 
-    `comparisons` are all of one pair of tuners.
+    `comparisons` are all of one pair of arms.
     """
-    tuners = comparisons[0].tuner, comparisons[0].baseline
+    arms = comparisons[0].arm, comparisons[0].baseline
     pairs = max(item.difference.n for item in comparisons)
     count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
-    against = f"{tuners[0]} against {tuners[1]} ({count})"
+    against = f"{arms[0]} against {arms[1]} ({count})"
     if all(item.identical for item in comparisons):
-        both = [arm for arm in condition.arms if arm.tuner in tuners]
+        both = [arm for arm in condition.arms if arm.name in arms]
         why = why_identical(trial.stamp for arm in both for trial in arm.valid)
         reason = f": {why}" if why else ""
         return f"{against}: {IDENTICAL} by all {len(comparisons)} metrics{reason}."
@@ -87,8 +87,8 @@ def _clause(comparison: Comparison) -> str:
 
 
 def _figures(arm: Arm) -> str:
-    """Return the primary metrics of the only tuner under a condition."""
-    return f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in PRIMARY_METRICS)}."
+    """Return the primary metrics of the only arm under a condition."""
+    return f"{arm.name}: {', '.join(_figure(arm.estimates[key], key) for key in PRIMARY_METRICS)}."
 
 
 def _figure(estimate: Estimate, key: str) -> str:

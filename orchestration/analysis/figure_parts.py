@@ -26,7 +26,7 @@ from orchestration.render.numbers import Unit, quantity
 
 # Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"
-# Heights for rows of values, one row per tuner.
+# Heights for rows of values, one row per arm.
 _ROW_PIXELS, _ROWS_BESIDES_PIXELS = 46, 80
 
 
@@ -174,7 +174,7 @@ def corner_name(figure: Figure, row: int, text: str, colour: str = INK) -> None:
 
 
 def value_rows(rows: int, title: str) -> Figure:
-    """Return an empty figure with axes for rows of values, one row per tuner."""
+    """Return an empty figure with axes for rows of values, one row per arm."""
     axis = wrapped(title)
     more = TITLE_LINE_PIXELS * axis.count("<br>")
     figure = base_figure(height=_ROWS_BESIDES_PIXELS + more + _ROW_PIXELS * rows)

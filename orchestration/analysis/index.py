@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS
-from orchestration.analysis.report.report_tables import SEVERITIES, findings
-from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.analysis.tuner_differences import (
+from orchestration.analysis.arm_differences import (
     VERDICTS_NOTE,
     Comparison,
     describe_difference,
 )
+from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS
+from orchestration.analysis.report.report_tables import SEVERITIES, findings
+from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.core.condition import factors_of, labels_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
@@ -47,7 +47,7 @@ class History:
 
 @dataclass(frozen=True)
 class PrimaryResult:
-    """A tuner compared with the baseline on a primary metric under a condition."""
+    """A arm compared with the baseline on a primary metric under a condition."""
 
     condition: str
     comparison: Comparison
@@ -62,23 +62,23 @@ class PrimaryResult:
         where = f"{self.condition}: " if self.condition else ""
         pairs = count(item.difference.n, "pair")
         difference = f"{METRICS[item.metric].label} {describe_difference(item)}"
-        return f"{where}{item.tuner} against {item.baseline}, {pairs}: {difference}, {item.verdict}"
+        return f"{where}{item.arm} against {item.baseline}, {pairs}: {difference}, {item.verdict}"
 
 
 @dataclass(frozen=True)
 class Entry:
     """A run in an index. `problem` says why the run could not be read; it is "" if it could be.
 
-    `asks` has each factor with its levels; `tuners` has the baseline first. Counts are of trials; a
+    `asks` has each factor with its levels; `arms` has the baseline first. Counts are of trials; a
     trial that is not finished is failed or missing. `alone` has the figures of conditions with a
-    single tuner. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
+    single arm. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
     """
 
     folder: Path
     name: str
     problem: str = ""
     asks: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    tuners: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
     repeats: int = 0
     replays: tuple[str, ...] = ()
     planned: int = 0
@@ -112,7 +112,7 @@ class Entry:
     @property
     def question(self) -> str:
         """What the run varies: `secn1, secn2 by load (0.3, 0.6); 6 repeats`."""
-        parts = [", ".join(self.tuners)]
+        parts = [", ".join(self.arms)]
         if self.asks:
             factors = [f"{name} ({', '.join(levels)})" for name, levels in self.asks.items()]
             parts[0] += f" by {' and '.join(factors)}"
@@ -178,7 +178,7 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         folder=folder,
         name=summary.campaign,
         asks=_asks(trials),
-        tuners=summary.tuners,
+        arms=summary.arms,
         repeats=max(trial.spec.repeat for trial in trials),
         replays=summary.parents,
         planned=max(history.planned, len(trials)),
@@ -226,7 +226,7 @@ def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
 
 
 def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
-    """Yield the figures of conditions with one tuner."""
+    """Yield the figures of conditions with one arm."""
     alone = (condition for condition in conditions if not condition.comparisons)
     for condition, arm in ((one, arm) for one in alone for arm in one.arms if arm.valid):
         figures = [
@@ -234,7 +234,7 @@ def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
             for key in PRIMARY_METRICS
         ]
         where = f"{condition.label}: " if several else ""
-        yield f"{where}{arm.tuner}: {', '.join(figures)}"
+        yield f"{where}{arm.name}: {', '.join(figures)}"
 
 
 def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
@@ -344,7 +344,7 @@ def index_table(shown: Shown) -> Table:
 def _note(entry: Entry) -> Text:
     """Return what a run varies, its results and its problems."""
     parts: list[Text] = [Span(entry.problem, "bad")] if entry.problem else []
-    parts += [f"tuners: {entry.question}"] if entry.tuners else []
+    parts += [f"compares {entry.question}"] if entry.arms else []
     parts += [f"• {sentence}" for sentence in _results(entry)]
     failed = list(entry.failed.items())[:_MAX_WARNINGS]
     parts += [Span(f"failed {trial}: {why}", "bad") for trial, why in failed]

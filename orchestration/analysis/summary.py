@@ -1,8 +1,8 @@
-"""Summarises a campaign's finished trials: conditions, tuners, estimates, comparisons.
+"""Summarises a campaign's finished trials: conditions, arms, estimates, comparisons.
 
-A condition is everything about a trial except tuner, seed and repeat (`core.condition`). An arm is
-one tuner under a condition. Within a condition, tuners are compared on their common seeds. Invalid
-trials are listed, but never averaged.
+An arm is one level of the compared factor, often a tuner; a condition is everything else about a
+trial except seed and repeat (`arms`). Within a condition, arms are compared on their common seeds.
+Invalid trials are listed, but never averaged.
 """
 
 from __future__ import annotations
@@ -14,29 +14,35 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestration.analysis.arm_differences import Comparison, compare_arms, compare_pairs
+from orchestration.analysis.arms import (
+    arm_of,
+    by_condition,
+    chosen_factor,
+    default_judges,
+    known_judges,
+    shared_factors,
+)
 from orchestration.analysis.flow_metrics import in_class
 from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, SIZE_CLASSES
 from orchestration.analysis.port_metrics import queue_span
 from orchestration.analysis.sequential import PLAIN, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.trial_metrics import TrialMetrics, measure
-from orchestration.analysis.tuner_differences import Comparison, compare, compare_pairs
 from orchestration.core.capabilities import capabilities
 from orchestration.core.condition import (
     BEST_STATIC,
     SCHEDULE,
+    TUNER,
     campaign_tuner_name,
     cell_key,
     checkpoint_rotation,
-    condition_key,
-    factor_labels,
-    factors_of,
-    labels_of,
 )
 from orchestration.core.errors import InputError, gather
 from orchestration.core.records import Floats
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.results.interim_analyses import read_interim_analyses
+from orchestration.results.question import Question, read_question
 from orchestration.results.reader import campaign_below, read_trial, trial_folders
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES
@@ -48,7 +54,10 @@ _SIZE_GROUPS = 10
 
 @dataclass(frozen=True)
 class Trial:
-    """One finished trial with its figures. Its tables are not kept in memory."""
+    """One finished trial with its figures. Its tables are not kept in memory.
+
+    `tuner` is the name of its tuner, `arm` that of its level of the compared factor.
+    """
 
     folder: Path
     id: str
@@ -58,6 +67,7 @@ class Trial:
     versions: dict[str, str]
     facts: dict[str, object]
     metrics: TrialMetrics
+    arm: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,12 +87,12 @@ class SizeCurve:
 
 @dataclass(frozen=True)
 class Arm:
-    """One tuner under one condition. `estimates` has every metric, over the valid repeats.
+    """One arm under one condition. `estimates` has every metric, over the valid repeats.
 
     `flows` is the smallest number of flows of any valid repeat, by flow-size class.
     """
 
-    tuner: str
+    name: str
     trials: tuple[Trial, ...]
     valid: tuple[Trial, ...]
     estimates: dict[str, Estimate]
@@ -92,7 +102,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition: the factors that its tuners share, their results, and their comparisons.
+    """A condition: the factors that its arms share, their results, and their comparisons.
 
     `comparisons` are with the baseline; `baselines` compare learned tuners with their placebo and
     with the best static setting. `plan` has the interim analyses, if repeats are adaptive.
@@ -112,28 +122,30 @@ class Condition:
 
     @property
     def queue_spans(self) -> str:
-        """Which tuners' queue lengths are of another time than while flows arrived; "" if none."""
+        """Which arms' queue lengths are of another time than while flows arrived; "" if none."""
         spans: dict[str, list[str]] = {}
         for arm in self.arms:
             for span in dict.fromkeys(queue_span(trial.facts) for trial in arm.valid):
                 if span:
-                    spans.setdefault(span, []).append(arm.tuner)
+                    spans.setdefault(span, []).append(arm.name)
         return " ".join(f"Queues of {', '.join(names)}: {span}." for span, names in spans.items())
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The contents of a report."""
+    """The contents of a report.
+
+    `compare` is the factor that is compared, `arms` are its levels, the baseline first, and `judge`
+    the metrics that decide which arm is best.
+    """
 
     campaign: str
     baseline: str
     trials: tuple[Trial, ...]
     conditions: tuple[Condition, ...]
-
-    @property
-    def tuners(self) -> tuple[str, ...]:
-        """The tuners' labels, the baseline first."""
-        return tuple(_ordered({trial.tuner for trial in self.trials}, self.baseline))
+    compare: str = TUNER
+    arms: tuple[str, ...] = ()
+    judge: tuple[str, ...] = ()
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -154,13 +166,18 @@ def summarise(
     folder: Path,
     baseline: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    compare: str = "",
+    judge: Sequence[str] = (),
 ) -> Summary:
     """Read the finished trials at and below a folder and summarise them.
 
-    `baseline` names the tuner to compare the others with. If "", it is the first of tuners with
-    fixed settings, published ones before others or, without any, the first of all. `progress` is
-    called with trials read and trials in all. Raises InputError if there are no finished trials, a
-    file cannot be read, or no tuner has that name.
+    `compare` names the factor whose levels are compared, `judge` the metrics that decide; without
+    them they are those of the campaign. `baseline` names the arm to compare the others with. If "",
+    it is the first in the campaign's file; of tuners the first with fixed settings, published ones
+    before others or, without any, the first of all. `progress` is called with trials read and
+    trials in all. Raises InputError if there are no finished trials, a file cannot be read, or no
+    factor, metric or arm has that name.
     """
     folders = trial_folders(folder)
     if not folders and not folder.is_dir():
@@ -170,27 +187,59 @@ def summarise(
     if not folders:
         what, remedy = "holds no finished trial", "run the campaign first: closloop run CAMPAIGN"
         raise InputError.single(str(folder), what, remedy)
+    question = read_question(folders[0].parent)
+    named = known_judges(judge or question.judge, "--judge" if judge else "judge")
     trials = _by_label(
-        _load_all(sorted([*folders, *_without_trial_file(folder, folders)]), progress)
+        _load_all(sorted([*folders, *_without_trial_file(folder, folders)]), progress, named)
     )
-    known = sorted({trial.tuner for trial in trials})
-    if baseline and baseline not in known:
-        raise InputError.single(
-            "--baseline", f"no tuner {baseline!r} here", f"use one of: {', '.join(known)}"
-        )
-    fixed = {
-        (FIXED_TUNERS.index(trial.spec.tuner.name), trial.tuner)
-        for trial in trials
-        if trial.spec.tuner.name in FIXED_TUNERS
-    }
-    baseline = baseline or ([name for _, name in sorted(fixed)] or known)[0]
+    factor = _compared_factor(compare, question, [trial.spec for trial in trials])
+    trials = tuple(
+        dataclasses.replace(trial, arm=arm_of(trial.spec, trial.tuner, factor)) for trial in trials
+    )
+    order = _order(trials, question.arms if factor == question.compare else (), factor)
+    if baseline and baseline not in order:
+        what = f"no tuner {baseline!r} here" if factor == TUNER else f"no arm {baseline!r} here"
+        raise InputError.single("--baseline", what, f"use one of: {', '.join(order)}")
+    baseline = baseline or order[0]
+    arms = (baseline, *(name for name in order if name != baseline))
+    judges = named or default_judges(trials[0].spec.traffic)
     campaigns = {campaign_below(folder, trial.folder) for trial in trials}
     return Summary(
         campaign=trials[0].spec.campaign if len(campaigns) == 1 else folder.resolve().name,
         baseline=baseline,
         trials=trials,
-        conditions=tuple(_conditions(folder, trials, baseline)),
+        conditions=tuple(_conditions(folder, trials, factor, arms, judges)),
+        compare=factor,
+        arms=arms,
+        judge=judges,
     )
+
+
+def _compared_factor(name: str, question: Question, trials: Sequence[TrialSpec]) -> str:
+    """Return the factor to compare: the named one, else the campaign's if all trials have it."""
+    if name:
+        return chosen_factor(name, trials)
+    of_all = all(question.compare in trial.cell for trial in trials)
+    return question.compare if of_all else TUNER
+
+
+def _order(trials: Sequence[Trial], listed: Sequence[str], compare: str) -> list[str]:
+    """Return the arms' names: those in the campaign's file in its order, then the others, sorted.
+
+    Of tuners, the first is one with fixed settings, published ones before others.
+    """
+    names = {trial.arm for trial in trials}
+    order = [name for name in listed if name in names]
+    order += sorted(names.difference(order))
+    if compare != TUNER:
+        return order
+    fixed = sorted(
+        (FIXED_TUNERS.index(trial.spec.tuner.name), trial.arm)
+        for trial in trials
+        if trial.spec.tuner.name in FIXED_TUNERS
+    )
+    first = [name for _, name in fixed[:1]]
+    return [*first, *(name for name in order if name not in first)]
 
 
 def _without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
@@ -205,17 +254,19 @@ def _without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
     ]
 
 
-def _load_all(folders: Sequence[Path], progress: Callable[[int, int], None]) -> tuple[Trial, ...]:
+def _load_all(
+    folders: Sequence[Path], progress: Callable[[int, int], None], judge: Sequence[str]
+) -> tuple[Trial, ...]:
     def load(item: tuple[int, Path]) -> Trial:
         progress(item[0], len(folders))
-        return _load(item[1])
+        return _load(item[1], judge)
 
     trials = tuple(gather(load, enumerate(folders)))
     progress(len(folders), len(folders))
     return trials
 
 
-def _load(folder: Path) -> Trial:
+def _load(folder: Path, judge: Sequence[str]) -> Trial:
     result = read_trial(folder)
     spec = result.spec
     return Trial(
@@ -227,7 +278,7 @@ def _load(folder: Path) -> Trial:
         stamp=result.stamp,
         versions=dict(result.versions),
         facts=dict(result.facts),
-        metrics=measure(result),
+        metrics=measure(result, judge),
     )
 
 
@@ -263,10 +314,6 @@ def tuner_label(tuner: TunerSpec) -> str:
     return f"{tuner.name}({params})"
 
 
-def _ordered(tuners: set[str], baseline: str) -> list[str]:
-    return sorted(tuners, key=lambda name: (name != baseline, name))
-
-
 def _by_flows(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Group trials by their flows, in case a seed of an import has several schedules."""
     flows = {(trial.spec.seed, trial.spec.files.get(SCHEDULE)) for trial in trials}
@@ -283,33 +330,39 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
     return list(groups.values())
 
 
-def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Condition]:
+def _conditions(
+    path: Path, trials: Sequence[Trial], compare: str, names: Sequence[str], judge: Sequence[str]
+) -> list[Condition]:
     """Return the conditions; their labels name the campaign if `path` holds several."""
 
     def key(trial: Trial) -> str:
-        spec = trial.spec
-        return f"{campaign_below(path, trial.folder)} {spec.campaign} {condition_key(spec)}"
+        return f"{campaign_below(path, trial.folder)} {trial.spec.campaign}"
 
-    groups = _grouped(trials, key)
-    groups = [part for group in groups for part in _by_flows(group)]
+    groups = [
+        part
+        for campaign in _grouped(trials, key)
+        for group in by_condition(campaign, lambda trial: trial.spec, compare)
+        for part in _by_flows(group)
+    ]
     labels: dict[str, int] = {}
     conditions = []
     for group in groups:
-        cell = labels_of(group[0].spec)
+        factors = shared_factors([trial.spec for trial in group], compare)
+        if compare != TUNER and len({trial.tuner for trial in trials}) > 1:
+            tuners = {trial.tuner for trial in group}
+            factors |= {TUNER: tuners.pop()} if len(tuners) == 1 else {}
         campaign = campaign_below(path, group[0].folder)
-        label = ", ".join([*([campaign] if campaign else []), *factor_labels(cell)]) or "all trials"
+        words = [f"{name} {level}" for name, level in factors.items()]
+        label = ", ".join([*([campaign] if campaign else []), *words]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors in another campaign file
             label = f"{label} (variant {labels[label]})"
         planned = read_interim_analyses(group[0].folder.parent)
         plan = AnalysisPlan(planned.sizes) if planned else PLAIN
         interim = plan.at(_repeats(group))
-        arms = _arms(group, baseline, interim)
-        comparisons, baselines = (
-            compare(_values(arms), interim),
-            _baseline_comparisons(arms, interim),
-        )
-        factors = factors_of(cell)
+        arms = _arms(group, names, interim, judge)
+        comparisons = compare_arms(_values(arms), judge, interim)
+        baselines = _baseline_comparisons(arms, interim) if compare == TUNER else ()
         conditions.append(Condition(label, factors, arms, comparisons, plan, baselines))
     return conditions
 
@@ -318,17 +371,21 @@ def _repeats(trials: Sequence[Trial]) -> int:
     return max((trial.spec.repeat for trial in trials), default=0)
 
 
-def _arms(trials: Sequence[Trial], baseline: str, interim: InterimAnalysis) -> tuple[Arm, ...]:
+def _arms(
+    trials: Sequence[Trial], names: Sequence[str], interim: InterimAnalysis, judge: Sequence[str]
+) -> tuple[Arm, ...]:
     valid = [trial for trial in trials if trial.stamp.valid]
     sizes = [trial.metrics.size_bytes for trial in valid]
     edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
+    keys = dict.fromkeys([*(metric.key for metric in METRICS.report), *judge])
     arms = []
-    for tuner in _ordered({trial.tuner for trial in trials}, baseline):
-        of_tuner = tuple(trial for trial in trials if trial.tuner == tuner)
-        good = tuple(trial for trial in of_tuner if trial.stamp.valid)
+    for name in names:
+        of_arm = tuple(trial for trial in trials if trial.arm == name)
+        if not of_arm:
+            continue
+        good = tuple(trial for trial in of_arm if trial.stamp.valid)
         estimates = {
-            metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], interim)
-            for metric in METRICS.report
+            key: t_interval([trial.metrics.scalars[key] for trial in good], interim) for key in keys
         }
         sizes_bytes = [trial.metrics.size_bytes for trial in good]
         flows = {
@@ -337,7 +394,7 @@ def _arms(trials: Sequence[Trial], baseline: str, interim: InterimAnalysis) -> t
             )
             for klass in SIZE_CLASSES
         }
-        arms.append(Arm(tuner, of_tuner, good, estimates, flows, _size_curve(good, edges, interim)))
+        arms.append(Arm(name, of_arm, good, estimates, flows, _size_curve(good, edges, interim)))
     return tuple(arms)
 
 
@@ -346,8 +403,8 @@ def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tupl
 
     A placebo sets the same values as often, but at random.
     """
-    baseline = arms[0].tuner
-    tuners = {arm.tuner: arm.trials[0].spec.tuner for arm in arms}
+    baseline = arms[0].name
+    tuners = {arm.name: arm.trials[0].spec.tuner for arm in arms}
     placebos = [
         (placebo, name)
         for placebo, spec in tuners.items()
@@ -362,7 +419,7 @@ def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tupl
 
 def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:
     return {
-        arm.tuner: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms
+        arm.name: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms
     }
 
 

@@ -106,11 +106,15 @@ class TrialMetrics:
     load: TrialLoad
 
 
-def measure(result: TrialResult) -> TrialMetrics:
-    """Return a trial's metrics for a report. Raises InputError for a table that cannot be read."""
+def measure(result: TrialResult, others: Iterable[str] = ()) -> TrialMetrics:
+    """Return a trial's metrics for a report, and the `others`, which are named by their keys.
+
+    Raises InputError for a table that cannot be read.
+    """
     trial = Measurements(result)
+    chosen = dict.fromkeys([*METRICS.report, *(METRICS[name] for name in others)])
     return TrialMetrics(
-        scalars=_figures(trial, METRICS.report),
+        scalars=_figures(trial, chosen),
         size_bytes=trial.flows.size_bytes,
         fct_ns=trial.flows.fct_ns,
         slowdown=trial.flows.slowdown,

@@ -44,6 +44,7 @@ from orchestration.core.trial import (
     TunerSpec,
     of_repeat,
 )
+from orchestration.results.question import TUNERS_COMPARED, Question, question_of
 from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import checkpoint_of, decider, recording_paths, with_checkpoint
 
@@ -55,7 +56,7 @@ class Campaign:
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
     order. `trials` are in the order in which they run; with adaptive `repeats` they are all that
     may run. `testbeds` has the trials' testbeds, by the trials' field `testbed`; `tuner_locations`
-    has the `file:line` of each tuner, by its label.
+    has the `file:line` of each tuner, by its label. `question` says what is compared.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Campaign:
     testbeds: Mapping[str, Testbed]
     tuner_locations: Mapping[str, str]
     repeats: StoppingRule | None = None
+    question: Question = TUNERS_COMPARED
 
     @property
     def runs_one_at_a_time(self) -> bool:
@@ -101,6 +103,7 @@ def load_campaign(
         testbeds={cell.testbed_name: cell.testbed for cell in cells},
         tuner_locations={key: line for cell in cells for key, line in cell.tuner_locations.items()},
         repeats=_stopping_rule(cells[0].file),
+        question=question_of(vars(cells[0].file)),
     )
 
 

@@ -19,8 +19,8 @@ A level may have parts that belong together and are used in several fields, as `
         dctcp: {testbed: graphcc, host: {congestion_control: dctcp}}
         dcqcn: {testbed: graphcc-pfc.yml, host: {congestion_control: dcqcn}}
 
-A reference replaces a whole value, never a part of a text. A factor that nothing refers to and whose
-name is the path of a field sets that field; arms are levels that set several fields each:
+A reference replaces a whole value, never a part of a text. A factor that nothing refers to and that
+is called by the path of a field sets that field; arms are levels that set several fields each:
 
     factors:
       host.congestion_control: [dcqcn, swift, hpcc]
@@ -41,11 +41,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inventory.strictyaml import Document, Loc, suggest
-from orchestration.campaign.question import compare_problem
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.condition import ARM, TUNER
 from orchestration.core.errors import Problem
 from orchestration.core.trial import Scalar
+from orchestration.results.question import compare_problem
 
 # These fields have one value for the whole campaign; a factor cannot vary them.
 FIXED_FIELDS = (
@@ -336,7 +336,9 @@ def _check_reference(
     document: Document, ref: Reference, declared: Mapping[str, Any]
 ) -> Problem | None:
     if ref.loc[0] in _DECLARING:
-        what = f"{'an arm' if ref.loc[0] == 'arms' else 'a level of a factor'} refers to ${ref.name}"
+        what = (
+            f"{'an arm' if ref.loc[0] == 'arms' else 'a level of a factor'} refers to ${ref.name}"
+        )
         return document.problem(ref.loc, what, "write the value out")
     if ref.loc[0] in FIXED_FIELDS or ref.loc == ("tuners",):
         remedy = "use one value, or a campaign for each"

@@ -6,7 +6,8 @@ For several runs it makes an index of them, which links to their reports.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,30 @@ if TYPE_CHECKING:
     from orchestration.analysis.summary import Summary
 
 REPORT_FILE, INDEX_FILE = "report.html", "index.html"
+
+
+@dataclass(frozen=True)
+class _QuestionOptions:
+    """Options: what is compared, with what, and by which metrics that is judged."""
+
+    compare: Annotated[
+        str, "The factor whose levels are compared (default: the campaign's): tuners, arms, ..."
+    ] = ""
+    baseline: Annotated[
+        str, "The arm that the others are compared with (default: the first, or a fixed setting)."
+    ] = ""
+    judge: Annotated[
+        str, "The metrics that decide which arm is best, separated by commas (default: see judge)."
+    ] = ""
+
+    def summarise(
+        self, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> Summary:
+        """Return the summary of a folder's trials that answers this question."""
+        from orchestration.analysis.summary import summarise
+
+        judge = [name.strip() for name in self.judge.split(",") if name.strip()]
+        return summarise(folder, self.baseline, progress, compare=self.compare, judge=judge)
 
 
 def chosen_runs(paths: Sequence[Path]) -> list[Path]:
@@ -49,7 +74,7 @@ def report_index(
     paths: Sequence[Path],
     runs: Sequence[Path],
     output: Path | None,
-    baseline: str,
+    options: _QuestionOptions,
     *,
     as_json: bool,
     html: bool,
@@ -71,7 +96,7 @@ def report_index(
         phases.phase(f"reading {len(runs)} runs")
         for index, run in enumerate(runs):
             phases.step(index, len(runs))
-            entries.append(_read(run, page.parent, baseline, html=html))
+            entries.append(_read(run, page.parent, options, html=html))
     title = page.parent.resolve().name
     if as_json:
         print_json(index_to_json(entries))
@@ -92,25 +117,24 @@ def _page(paths: Sequence[Path], output: Path | None, name: str) -> Path:
     return Path(os.path.relpath(os.path.commonpath([path.resolve() for path in paths]))) / name
 
 
-def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, str]:
+def _read(run: Path, home: Path, options: _QuestionOptions, *, html: bool) -> tuple[Entry, str]:
     """Return a run's entry of the index, and the path of its report as seen from `home`.
 
     With `html`, a report is made if it is missing, or older than a trial.
     """
     from orchestration.analysis.index import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
-    from orchestration.analysis.summary import summarise
     from orchestration.render.html import replace_file
     from orchestration.run.folder import read_history
 
     history, report = read_history(run), run / REPORT_FILE
     try:
         try:
-            summary = summarise(run, baseline)
+            summary = options.summarise(run)
         except InputError:
-            if not baseline:
+            if options == _QuestionOptions():
                 raise
-            summary = summarise(run)  # a run without that tuner keeps its own baseline
+            summary = _QuestionOptions().summarise(run)  # a run without that arm keeps its own
         if html and _is_old(report, run):
             replace_file(report, build_page(summary))
         entry = entry_of(run, summary, history)
@@ -144,9 +168,8 @@ def report(
             "of campaigns, give an index of them.",
         ),
     ],
-    baseline: Annotated[
-        str, "The tuner that the others are compared with (default: a fixed setting)."
-    ] = "",
+    *,
+    options: _QuestionOptions,
     as_json: Json = False,
     html: Annotated[bool, "--html/--no-html", f"Write {REPORT_FILE} into the folder."] = True,
     pdf: Annotated[bool, f"Also write {PDF_FILE}, which needs Chromium."] = False,
@@ -166,6 +189,8 @@ def report(
 
     Examples: closloop report runs/quickstart --pdf --csv figures
 
+    closloop report runs/a --compare load_balancing --baseline ecmp
+
     closloop report runs  |  closloop report runs/a runs/b -o both
     """
 
@@ -175,7 +200,7 @@ def report(
             raise InputError.single(
                 "--pdf, --csv", "are for one campaign", "name one run, or add --together"
             )
-        report_index(run_folders, runs, output, baseline, as_json=as_json, html=html)
+        report_index(run_folders, runs, output, options, as_json=as_json, html=html)
         return
     named = runs if len(run_folders) > 1 and runs else run_folders
     if len(named) > 1:
@@ -184,12 +209,12 @@ def report(
         )
     if output is not None:
         raise InputError.single("--output", "is for an index of several runs", "leave it out")
-    report_one(named[0], baseline, as_json=as_json, html=html, pdf=pdf, csv=csv)
+    report_one(named[0], options, as_json=as_json, html=html, pdf=pdf, csv=csv)
 
 
 def report_one(
     run_folder: Path,
-    baseline: str = "",
+    options: _QuestionOptions = _QuestionOptions(),
     *,
     as_json: bool = False,
     html: bool = True,
@@ -197,15 +222,13 @@ def report_one(
     csv: Path | None = None,
 ) -> None:
     """Report one campaign, or all trials beneath a folder as one campaign."""
-    from orchestration.analysis.summary import summarise
-
     if pdf:
         from orchestration.analysis.report.output import find_browser
 
         find_browser()  # fail before the work, not after it
     with Phases() as phases:
         phases.phase("reading trials")
-        summary = summarise(run_folder, baseline, phases.step)
+        summary = options.summarise(run_folder, phases.step)
     if as_json:
         from orchestration.analysis.report.output import summary_to_json
 

@@ -39,10 +39,10 @@ _TEXT_CONTRAST = 4.5
 Colours = dict[str, str]
 
 
-def colours_of(tuners: Sequence[str]) -> Colours:
-    """Return each tuner's colour, the same in every figure."""
+def colours_of(arms: Sequence[str]) -> Colours:
+    """Return each arm's colour, the same in every figure."""
     palette = tuple(_PALETTE)
-    return {tuner: palette[index % len(palette)] for index, tuner in enumerate(tuners)}
+    return {arm: palette[index % len(palette)] for index, arm in enumerate(arms)}
 
 
 def readable(colour: str) -> str:

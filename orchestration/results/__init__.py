@@ -5,4 +5,4 @@ a trial's verdict, `interim_analyses` the record of adaptive repeats.
 Must not import: orchestration.backends, orchestration.campaign, orchestration.analysis.
 """
 
-__all__ = ["interim_analyses", "reader", "sql", "stamp", "tables", "writer"]
+__all__ = ["interim_analyses", "question", "reader", "sql", "stamp", "tables", "writer"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from inventory.strictyaml import read
+from orchestration.analysis.arms import known_judges
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.deliverable_load import shortfall_messages
 from orchestration.campaign.expand import Campaign
@@ -67,6 +68,8 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     also loads the user's congestion-control programs into a guest's kernel, one second each.
     """
     rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
+    if not all(map(METRICS.canonical, campaign.question.judge)):
+        known_judges(campaign.question.judge, read(campaign.path).where(("judge",)))
     check_fit(campaign.trials, campaign.testbeds, campaign.location_of_tuner)
     unresponsive = unresponsive_conditions(campaign.trials, campaign.testbeds)
     raise_any(unresponsive.problems(campaign.location_of_tuner))

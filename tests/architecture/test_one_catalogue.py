@@ -139,7 +139,7 @@ def test_a_metric_of_ones_own_is_one_entry_and_is_everywhere(tmp_path):
     assert any("odd_ends" in file.read_text() for file in (tmp_path / "csv").iterdir())
     report = json.loads(closloop("report", "runs/own", "--json"))
     [condition] = report["conditions"]
-    [arm, _] = condition["tuners"]
+    [arm, _] = condition["arms"]
     assert 1 < arm["estimates"]["odd_ends"]["mean"] < 2
     assert "odd_ends" in {item["metric"] for item in condition["comparisons"]}
     assert label in closloop("compare", "runs/own", "runs/own", "--margin", "odd_ends=5%")

@@ -117,7 +117,7 @@ def test_pictures_are_drawn_of_the_numbers_that_tables_and_trials_have(browser, 
         prefix = condition.label.replace(" ", "-") + "-"
         data = columns(browser, f"{prefix}repeats-fct_mean_ns_all.csv")
         for arm in condition.arms:
-            rows = [at for at, tuner in enumerate(data["tuner"]) if tuner == arm.tuner]
+            rows = [at for at, tuner in enumerate(data["arm"]) if tuner == arm.name]
             for at in rows:
                 mean = arm.estimates["fct_mean_ns_all"].mean
                 assert float(data["mean"][at]) == pytest.approx(mean)
@@ -151,7 +151,7 @@ def test_a_timeline_is_its_ports_samples(browser, folder, found):
             and row["port"] == port
             and row["t_ns"] <= trial.spec.duration_ns
         ]
-        rows = [at for at, tuner in enumerate(data["tuner"]) if tuner == arm.tuner]
+        rows = [at for at, tuner in enumerate(data["arm"]) if tuner == arm.name]
         assert [int(data["qlen_bytes"][at]) for at in rows] == samples
         assert samples in drawn
 
@@ -164,7 +164,7 @@ def test_a_picture_s_data_is_saved_offline(browser, folder, tmp_path):
     deadline = time.monotonic() + 60
     while not (tmp_path / name).is_file() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (tmp_path / name).read_text().startswith("metric,tuner,baseline,mean,")
+    assert (tmp_path / name).read_text().startswith("metric,arm,baseline,mean,")
 
 
 def test_all_of_it_is_printed(browser, folder):

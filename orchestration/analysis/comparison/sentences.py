@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from orchestration.analysis.arm_differences import IDENTICAL
 from orchestration.analysis.comparison.equivalence import (
     DIFFERENT,
     EQUIVALENT,
@@ -15,7 +16,6 @@ from orchestration.analysis.comparison.equivalence import (
 from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison, Subgroups
 from orchestration.analysis.comparison.trials import Speed
-from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.core.units import format_duration, format_size
 from orchestration.render.numbers import NOTHING, change, count, percents, quantity
 

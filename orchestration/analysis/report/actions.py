@@ -1,4 +1,4 @@
-"""The figure of a tuner's threshold changes over the queue that caused them."""
+"""The figure of a arm's threshold changes over the queue that caused them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MAX_CHANGES = 250
 
 
 def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> list[CaptionedFigure]:
-    """Draw one queue for each tuner that changed thresholds after the start.
+    """Draw one queue for each arm that changed thresholds after the start.
 
     Raises InputError for an unreadable table.
     """
     if not shown.sampled:
         return []
     drawn = (
-        _actions_over_queue(tuner, result, shown.repeat, points, colours[tuner])
-        for tuner, result in shown.by_tuner.items()
+        _actions_over_queue(arm, result, shown.repeat, points, colours[arm])
+        for arm, result in shown.by_arm.items()
     )
     return [figure for figure in drawn if figure]
 
@@ -100,7 +100,7 @@ def _queue_changes(result: TrialResult, points: int) -> _QueueChanges | None:
 
 
 def _actions_over_queue(
-    tuner: str, result: TrialResult, repeat: int, points: int, colour: str
+    arm: str, result: TrialResult, repeat: int, points: int, colour: str
 ) -> CaptionedFigure | None:
     """Draw a queue with its thresholds and the readings that changed them, and pmax below."""
     changes = _queue_changes(result, points)
@@ -110,14 +110,14 @@ def _actions_over_queue(
     drawn = int(np.count_nonzero(changes.read_ns > 0))
     cut = f" Only the first {drawn} are drawn." if drawn < changes.count else ""
     return CaptionedFigure(
-        f"{tuner} changed the thresholds of {port.label} towards "
+        f"{arm} changed the thresholds of {port.label} towards "
         f"{result.testbed.peer_device(port).name} {_times(changes.count)}",
         f"{_answers(changes)} Shown is repeat {repeat}, the longest of the queues that it changed "
         f"often; there were {changes.in_all_queues:,} changes in all queues.{cut} Triangles: the "
         "readings after which it raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back "
         "from the queue.",
         _figure(changes, colour),
-        f"actions-{tuner}",
+        f"actions-{arm}",
         {
             "reading_ns": changes.read_ns.tolist(),
             "qlen_bytes": [value if value >= 0 else "" for value in changes.read_bytes.tolist()],
@@ -155,7 +155,7 @@ def _figure(changes: _QueueChanges, colour: str) -> Figure:
 
 
 def _draw_readings(figure: Figure, changes: _QueueChanges) -> None:
-    """Draw the readings with symbols for what the tuner then did with kmax."""
+    """Draw the readings with symbols for what the arm then did with kmax."""
     raised = changes.raised
     for word, chosen, symbol in (
         ("raised", raised > 0, "triangle-up"),

@@ -47,13 +47,13 @@ def buffer_figures(
     """
     testbed = shown.results[0].testbed
     windows = {
-        tuner: measured_samples(result.samples("switch"), result.spec.measured_ns)
-        for tuner, result in shown.by_tuner.items()
+        arm: measured_samples(result.samples("switch"), result.spec.measured_ns)
+        for arm, result in shown.by_arm.items()
     }
     if testbed.switch is None or any(len(window.t_ns) < 2 for window in windows.values()):
         return []
-    held = {tuner: _known(window.buffer_bytes) for tuner, window in windows.items()}
-    # the most that each switch held with any tuner, 0 if unknown
+    held = {arm: _known(window.buffer_bytes) for arm, window in windows.items()}
+    # the most that each switch held with any arm, 0 if unknown
     peak = np.max([np.nan_to_num(values).max(axis=0) for values in held.values()], axis=0)
     if not peak.any():
         return []
@@ -75,34 +75,34 @@ def _fullest_buffer(
     points: int,
     colours: Colours,
 ) -> CaptionedFigure:
-    """Draw the buffer of the switch that held most over time, a panel per tuner."""
+    """Draw the buffer of the switch that held most over time, a panel per arm."""
     assert testbed.switch is not None
     name, size = testbed.switches[switch], testbed.switch.buffer_bytes
     ports = [(port.rate_bps, port.delay_ns) for port in testbed.ports_of[name]]
     pool = size - testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
-    held = {tuner: _known(one.buffer_bytes[:, switch]) for tuner, one in windows.items()}
-    headroom = {tuner: _known(one.headroom_bytes[:, switch]) for tuner, one in windows.items()}
-    peaks = {tuner: float(np.nanmax(values)) for tuner, values in held.items()}
+    held = {arm: _known(one.buffer_bytes[:, switch]) for arm, one in windows.items()}
+    headroom = {arm: _known(one.headroom_bytes[:, switch]) for arm, one in windows.items()}
+    peaks = {arm: float(np.nanmax(values)) for arm, values in held.items()}
     peak = float(np.nan_to_num(list(peaks.values())).max())
     # with room for names above the lines
     top = 1.3 * (size if peak >= _MIN_SHARE * size else peak)
     figure = Figure(len(windows), gap=0.05, same_y=True)
     base_figure(height=90 + 130 * len(windows), right=16, figure=figure)
-    for row, (tuner, window) in enumerate(windows.items(), start=1):
-        t_ns, values = downsample(window.t_ns, held[tuner], points)
-        trace = line(t_ns / 1e6, values, colours[tuner], 1.5)
+    for row, (arm, window) in enumerate(windows.items(), start=1):
+        t_ns, values = downsample(window.t_ns, held[arm], points)
+        trace = line(t_ns / 1e6, values, colours[arm], 1.5)
         trace.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B in use<extra></extra>")
         figure.add_trace(trace, row=row)
-        if np.nansum(headroom[tuner]) > 0:
-            t_ns, values = downsample(window.t_ns, headroom[tuner], points)
+        if np.nansum(headroom[arm]) > 0:
+            t_ns, values = downsample(window.t_ns, headroom[arm], points)
             dark = line(t_ns / 1e6, values, INK, 1.2)
             dark["hovertemplate"] = "%{x:.2f} ms: %{y:,} B of it in headroom<extra></extra>"
             figure.add_trace(dark, row=row)
-        corner_name(figure, row, f"<b>{short(tuner)}</b>", readable(colours[tuner]))
+        corner_name(figure, row, f"<b>{short(arm)}</b>", readable(colours[arm]))
     _draw_limits(figure, pool, size, top)
     size_axis(figure, top)
     time_axis(figure, len(windows))
-    used = extremes({tuner: maximum / size for tuner, maximum in peaks.items()}, "share")
+    used = extremes({arm: maximum / size for arm, maximum in peaks.items()}, "share")
     return CaptionedFigure(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
         f"Largest share in use: {used}. {_lines(pool, size, top)}{_headroom(shown)} Shown is the "
@@ -110,9 +110,9 @@ def _fullest_buffer(
         figure,
         f"buffer-{name}",
         rows_of(
-            {"tuner": tuner, "t_ns": int(at), "buffer_bytes": total, "headroom_bytes": part}
-            for tuner, window in windows.items()
-            for at, total, part in zip(window.t_ns, held[tuner], headroom[tuner], strict=True)
+            {"arm": arm, "t_ns": int(at), "buffer_bytes": total, "headroom_bytes": part}
+            for arm, window in windows.items()
+            for at, total, part in zip(window.t_ns, held[arm], headroom[arm], strict=True)
         ),
     )
 
@@ -151,14 +151,14 @@ def _lines(pool: int, size: int, top: float) -> str:
 
 def _headroom(shown: ShownRepeat) -> str:
     """Return which port used the largest share of its headroom; "" if none used any."""
-    ports = [(tuner, _fullest_port(result)) for tuner, result in shown.by_tuner.items()]
-    known = [(held / has, label, held, has, tuner) for tuner, (label, held, has) in ports if held]
+    ports = [(arm, _fullest_port(result)) for arm, result in shown.by_arm.items()]
+    known = [(held / has, label, held, has, arm) for arm, (label, held, has) in ports if held]
     if not known:
         return ""
-    _, label, held, has, tuner = max(known, key=lambda one: one[0])
+    _, label, held, has, arm = max(known, key=lambda one: one[0])
     return (
         f" {label} used most of its headroom: {quantity(held, 'bytes')} of "
-        f"{quantity(has, 'bytes')} ({100 * held / has:.0f}%), with {tuner}."
+        f"{quantity(has, 'bytes')} ({100 * held / has:.0f}%), with {arm}."
     )
 
 
@@ -196,8 +196,8 @@ def _buffer_map(
     rows, rest = np.sort(by_peak[:MAX_ROWS]), by_peak[MAX_ROWS:]
     of_time = bins_of([window.t_ns for window in windows.values()], bins)
     grids = {
-        tuner: of_time.binned(window.t_ns, _known(window.buffer_bytes[:, rows]))
-        for tuner, window in windows.items()
+        arm: of_time.binned(window.t_ns, _known(window.buffer_bytes[:, rows]))
+        for arm, window in windows.items()
     }
     names = [testbed.switches[row] for row in rows.tolist()]
     figure = over_time(
@@ -230,14 +230,14 @@ def _buffer_map(
 
 
 def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Bins, size: int) -> str:
-    """Return which switch had the fullest buffer with each tuner, how full, and when."""
+    """Return which switch had the fullest buffer with each arm, how full, and when."""
     clauses = {}
-    for tuner, grid in grids.items():
+    for arm, grid in grids.items():
         row, bin_index = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
         share = float(grid[row, bin_index]) / size
         at = quantity(1e6 * float(of_time.middle_ms[bin_index]), "ns")
-        clauses[tuner] = (share, f"{names[row]}, {quantity(share, 'share')} around {at}")
+        clauses[arm] = (share, f"{names[row]}, {quantity(share, 'share')} around {at}")
     if len(clauses) > 2:
         maximum = max(clauses, key=lambda name: clauses[name][0])
         clauses = {maximum: clauses[maximum]}
-    return "; ".join(f"{text}, with {tuner}" for tuner, (_, text) in clauses.items())
+    return "; ".join(f"{text}, with {arm}" for arm, (_, text) in clauses.items())

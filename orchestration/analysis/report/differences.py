@@ -9,6 +9,7 @@ from operator import lt
 
 import numpy as np
 
+from orchestration.analysis.arm_differences import IDENTICAL, Comparison
 from orchestration.analysis.figure_parts import (
     estimate_row,
     ratio_axes,
@@ -26,7 +27,6 @@ from orchestration.analysis.statistics import (
     t_interval,
 )
 from orchestration.analysis.summary import Condition
-from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
 from orchestration.core.records import Floats
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
@@ -46,16 +46,16 @@ from orchestration.render.page import CaptionedFigure, rows_of
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> CaptionedFigure:
-    """Draw one tuner's relative differences from the baseline, one row per metric.
+    """Draw one arm's relative differences from the baseline, one row per metric.
 
     The axis is logarithmic, so that half and twice are equally far from no difference.
     """
-    tuner, baseline = comparisons[0].tuner, comparisons[0].baseline
+    arm, baseline = comparisons[0].arm, comparisons[0].baseline
     drawn = [item for item in comparisons if item.difference.relative > -1][::-1]
     figure = base_figure(height=74 + 40 * len(drawn))
     ratios = [1.0]
     for row, item in enumerate(drawn):
-        difference, colour = item.difference, colours[tuner] if item.real else FAINT
+        difference, colour = item.difference, colours[arm] if item.real else FAINT
         label, ratio = METRICS[item.metric].label, 1 + difference.relative
         ends = [1 + difference.relative_low, 1 + difference.relative_high]
         ends = ends if difference.relative_low > -1 else []
@@ -63,22 +63,22 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Captione
         says = f"{label}: {100 * difference.relative:+.1f}%<br>{item.verdict}"
         estimate_row(figure, row, ratio, ends, colour, filled=item.real, says=says)
         row_name(figure, row, label, above_pixels=15, size=13)
-    title = f"{short(tuner)} against {short(baseline)}"
+    title = f"{short(arm)} against {short(baseline)}"
     ratio_axes(figure, title, ratios, [-0.5, len(drawn) - 0.3])
     real, family = sum(item.real for item in comparisons), comparisons[0].family
     filled = " Filled: p < 0.05 in a paired t-test after Holm's correction for"
     tested = f"{filled} {family} comparisons." if family else ""
     columns = ("mean", "low", "high", "relative", "relative_low", "relative_high", "p_t", "n")
     return CaptionedFigure(
-        f"{real} of {len(comparisons)} differences between {tuner} and {baseline} are significant",
+        f"{real} of {len(comparisons)} differences between {arm} and {baseline} are significant",
         f"{_largest(comparisons)} Mean difference relative to {baseline}, paired by seed, with its "
         f"95% interval (Fieller's), on a log axis.{tested}",
         figure,
-        f"differences-{tuner}",
+        f"differences-{arm}",
         rows_of(
             {
                 "metric": item.metric,
-                "tuner": tuner,
+                "arm": arm,
                 "baseline": baseline,
                 **{key: getattr(item.difference, key) for key in columns},
                 "p_holm": item.p_holm,
@@ -114,9 +114,9 @@ def _log(relative: float) -> float:
 
 @dataclass(frozen=True)
 class PairedValues:
-    """A metric of a tuner and of the baseline on their common seeds, by repeat (pairs,)."""
+    """A metric of a arm and of the baseline on their common seeds, by repeat (pairs,)."""
 
-    tuner: str
+    arm: str
     baseline: str
     repeats: tuple[int, ...]
     first: tuple[float, ...]
@@ -135,7 +135,7 @@ class PairedValues:
 
 
 def paired_values(condition: Condition, key: str) -> list[PairedValues]:
-    """Return the shown tuners paired with the first arm; pairs with a NaN are left out."""
+    """Return the shown arms paired with the first arm; pairs with a NaN are left out."""
     arms = shown_arms(condition)
     if not arms or arms[0] is not condition.arms[0]:
         return []
@@ -151,13 +151,13 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
         if pairs and all(first > 0 for _, first, _ in pairs):
             repeats, first, second = zip(*pairs, strict=True)
             values.append(
-                PairedValues(arm.tuner, arms[0].tuner, repeats, first, second, condition.plan)
+                PairedValues(arm.name, arms[0].name, repeats, first, second, condition.plan)
             )
     return values
 
 
 def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure | None:
-    """Draw a metric's relative difference in every pair, a row per tuner; None without pairs."""
+    """Draw a metric's relative difference in every pair, a row per arm; None without pairs."""
     values = paired_values(condition, key)[::-1]
     if not values:
         return None
@@ -171,8 +171,8 @@ def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure |
         drawn += [*percent, *ends]
         value_row(
             figure,
-            short(item.tuner),
-            colours[item.tuner],
+            short(item.arm),
+            colours[item.arm],
             ends=ends,
             values=percent,
             texts=[f"repeat {number}" for number in item.repeats],
@@ -183,7 +183,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure |
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.update_xaxes(range=padded(drawn))
     clauses = [
-        f"with {item.tuner} in {sum(map(lt, item.first, item.second))} of {len(item.first)} pairs"
+        f"with {item.arm} in {sum(map(lt, item.first, item.second))} of {len(item.first)} pairs"
         for item in values[::-1]
     ]
     ranges = [_pair_range(item) for item in values[::-1]]
@@ -196,11 +196,11 @@ def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure |
         f"pairs-{key}",
         rows_of(
             {
-                "tuner": item.tuner,
+                "arm": item.arm,
                 "baseline": item.baseline,
                 "repeat": number,
                 f"{key}_baseline": first,
-                f"{key}_tuner": second,
+                f"{key}_arm": second,
             }
             for item in values
             for number, first, second in zip(item.repeats, item.first, item.second, strict=True)
@@ -211,7 +211,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> CaptionedFigure |
 def _pair_range(item: PairedValues) -> str:
     percent = item.percent
     low, high = int(np.argmin(percent)), int(np.argmax(percent))
-    text = f"{item.tuner}: {short_percent(percent[low])} in repeat {item.repeats[low]}"
+    text = f"{item.arm}: {short_percent(percent[low])} in repeat {item.repeats[low]}"
     if low != high:
         text += f" to {short_percent(percent[high])} in repeat {item.repeats[high]}"
     return f"{text}."
@@ -223,12 +223,12 @@ _TARGET = 0.01
 
 @dataclass(frozen=True)
 class _Convergence:
-    """A tuner's estimate in percent after 1, 2, ... repeats, shapes (repeats,).
+    """A arm's estimate in percent after 1, 2, ... repeats, shapes (repeats,).
 
     `needed` repeats would give an interval of ±1 %; 0 if that is unknown.
     """
 
-    tuner: str
+    arm: str
     mean: Floats
     low: Floats
     high: Floats
@@ -269,7 +269,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> CaptionedFi
         _convergence_figure(paths, title, maximum, colours),
         f"convergence-{key}",
         rows_of(
-            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
+            {"arm": path.arm, "repeats": count, "percent": mean, "low": low, "high": high}
             for path in paths
             for count, mean, low, high in path.steps
         ),
@@ -280,11 +280,11 @@ def _convergence_figure(
     paths: Sequence[_Convergence], title: str, maximum: int, colours: Colours
 ) -> Figure:
     """Draw estimates and intervals over 1 to `maximum` repeats."""
-    figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
+    figure = base_figure(height=330, right=label_room(path.arm for path in paths))
     for number, path in enumerate(paths):
         # side by side, so that bars do not hide each other
         shift = 0.05 * (number - (len(paths) - 1) / 2)
-        count, colour = np.arange(1, len(path.mean) + 1) + shift, colours[path.tuner]
+        count, colour = np.arange(1, len(path.mean) + 1) + shift, colours[path.arm]
         figure.add_trace(band(count, path.low, path.high, colour))
         trace = curve(count, path.mean, colour)
         above, below = np.nan_to_num(path.high - path.mean), np.nan_to_num(path.mean - path.low)
@@ -296,13 +296,13 @@ def _convergence_figure(
                 + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
                 for count, mean, low, high in path.steps
             ],
-            hovertemplate=f"{path.tuner}, %{{text}}<extra></extra>",
+            hovertemplate=f"{path.arm}, %{{text}}<extra></extra>",
         )
         figure.add_trace(trace)
     bounds = np.concatenate([part[1:] for path in paths for part in (path.low, path.high)])
     known_bounds = bounds[np.isfinite(bounds)]
     spread = float(np.ptp(known_bounds)) if len(known_bounds) else 0.0
-    names = {path.tuner: (len(path.mean), float(path.mean[-1])) for path in paths}
+    names = {path.arm: (len(path.mean), float(path.mean[-1])) for path in paths}
     end_labels(figure, names, colours, spread)
     figure.add_hline(y=0, line={"color": INK, "width": 1})
     # the interval after two repeats is so wide that it would hide the others
@@ -334,7 +334,7 @@ def _differences(condition: Condition, key: str) -> list[_Convergence]:
         )
         gaps = np.array(item.second) - np.array(item.first)
         needed = repeats_needed(gaps, _TARGET * float(np.mean(item.first)))
-        paths.append(_Convergence(item.tuner, mean, low, high, needed, steps[-1].identical))
+        paths.append(_Convergence(item.arm, mean, low, high, needed, steps[-1].identical))
     return paths
 
 
@@ -358,18 +358,18 @@ def _means(condition: Condition, key: str) -> list[_Convergence]:
                 for name in ("mean", "low", "high")
             )
             needed = repeats_needed(values, _TARGET * overall)
-            paths.append(_Convergence(arm.tuner, mean, low, high, needed))
+            paths.append(_Convergence(arm.name, mean, low, high, needed))
     return paths
 
 
 def _half_width_text(path: _Convergence) -> str:
-    """Return how precise a tuner's estimate is, and how many repeats would give ±1 %."""
+    """Return how precise a arm's estimate is, and how many repeats would give ±1 %."""
     count = len(path.mean)
     if path.identical:
-        return f"{path.tuner}: {IDENTICAL}."
-    known = f"{path.tuner}: ±{short_percent(path.half_width, sign='')}"
+        return f"{path.arm}: {IDENTICAL}."
+    known = f"{path.arm}: ±{short_percent(path.half_width, sign='')}"
     if not math.isfinite(path.half_width):
-        return f"{path.tuner}: no interval after {count} repeats."
+        return f"{path.arm}: no interval after {count} repeats."
     if path.half_width <= 100 * _TARGET:
         return f"{known}, so more repeats are hardly needed."
     if path.needed <= count:

@@ -1,4 +1,4 @@
-"""The report's heat maps of a fabric, a panel per tuner: queues over time, paths, PFC pauses."""
+"""The report's heat maps of a fabric, a panel per arm: queues over time, paths, PFC pauses."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
     rows, rest = np.sort(by_peak[:MAX_ROWS]), worst[by_peak[MAX_ROWS:]]
     of_time = bins_of([t_ns for t_ns, _ in held], bins)
     grids = {
-        tuner: of_time.binned(t_ns, values[:, rows])
-        for tuner, (t_ns, values) in zip(shown.by_tuner, held, strict=True)
+        arm: of_time.binned(t_ns, values[:, rows])
+        for arm, (t_ns, values) in zip(shown.by_arm, held, strict=True)
     }
     ports = [testbed.switch_ports[row] for row in rows]
     names = [port.label for port in ports]
-    peaks = {tuner: float(np.nanmax(grid)) for tuner, grid in grids.items()}
+    peaks = {arm: float(np.nanmax(grid)) for arm, grid in grids.items()}
     figure = over_time(
         grids,
         of_time,
@@ -77,8 +77,8 @@ def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
         scale=_log_scale(max(10 * _FLOOR_BYTES, *peaks.values())),
         scale_title="longest queue in the bin",
     )
-    tuner = max(peaks, key=peaks.__getitem__)
-    row, bin_index = np.unravel_index(int(np.nanargmax(grids[tuner])), grids[tuner].shape)
+    arm = max(peaks, key=peaks.__getitem__)
+    row, bin_index = np.unravel_index(int(np.nanargmax(grids[arm])), grids[arm].shape)
     missing = ""
     if len(rest):
         missing += (
@@ -90,9 +90,9 @@ def fabric_heatmap(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
     if empty := float(np.mean([np.isnan(grid).mean() for grid in grids.values()])):
         missing += f" {100 * empty:.0f}% of the cells are blank, as nothing was sampled then."
     return CaptionedFigure(
-        f"The longest queue: {quantity(peaks[tuner], 'bytes')} at {names[row]} towards "
+        f"The longest queue: {quantity(peaks[arm], 'bytes')} at {names[row]} towards "
         f"{testbed.peer_device(ports[row]).name} around "
-        f"{quantity(float(of_time.begins_ns[bin_index]), 'ns')}, with {tuner}",
+        f"{quantity(float(of_time.begins_ns[bin_index]), 'ns')}, with {arm}",
         f"{_busy(grids, names)} Each cell is the most that the port's queues held within "
         f"{quantity(of_time.bin_ns, 'ns')}, in repeat {shown.repeat}, while flows arrived."
         + missing,
@@ -122,11 +122,11 @@ def _held(result: TrialResult) -> tuple[Ints, Floats]:
 def _busy(grids: Mapping[str, Floats], names: Sequence[str]) -> str:
     """Return how many ports held a long queue, and for what share of the bins one of them did."""
     clauses = []
-    for tuner, grid in grids.items():
+    for arm, grid in grids.items():
         over = grid > 10 * _FLOOR_BYTES
         row = int(np.argmax(over.sum(axis=1)))
         clauses.append(
-            f"with {tuner}, {int(over.any(axis=1).sum())} of {len(grid)} ports ever held over "
+            f"with {arm}, {int(over.any(axis=1).sum())} of {len(grid)} ports ever held over "
             f"{format_size(10 * _FLOOR_BYTES)}, {names[row]} in "
             f"{100 * float(over[row].mean()):.0f}% of the bins"
         )
@@ -136,8 +136,8 @@ def _busy(grids: Mapping[str, Floats], names: Sequence[str]) -> str:
 def uplink_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None:
     """Draw each uplink's share of its switch's packets; None if no switch has several uplinks."""
     packets = {
-        tuner: packets_by_uplink(result.testbed, after_warm_up(result, "queue"))
-        for tuner, result in shown.by_tuner.items()
+        arm: packets_by_uplink(result.testbed, after_warm_up(result, "queue"))
+        for arm, result in shown.by_arm.items()
     }
     names = list(next(iter(packets.values())))
     if not names:
@@ -145,14 +145,14 @@ def uplink_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | Non
     total = {name: sum(int(rows[name].sum()) for rows in packets.values()) for name in names}
     maximum = set(sorted(names, key=lambda name: -total[name])[:MAX_ROWS])
     drawn = {
-        tuner: {name: row for name, row in rows.items() if name in maximum}
-        for tuner, rows in packets.items()
+        arm: {name: row for name, row in rows.items() if name in maximum}
+        for arm, rows in packets.items()
     }
-    every = [(tuner, name, row) for tuner, rows in drawn.items() for name, row in rows.items()]
+    every = [(arm, name, row) for arm, rows in drawn.items() for name, row in rows.items()]
     wide = max(len(row) for *_, row in every)
     top = max(float(np.nanmax(shares(row), initial=0)) for *_, row in every)
     figure = cell_panels(
-        {tuner: _uplinks(rows, wide) for tuner, rows in drawn.items()},
+        {arm: _uplinks(rows, wide) for arm, rows in drawn.items()},
         colours,
         says=": %{y} sent %{text} by port %{x}",
         row_pixels=16,
@@ -163,11 +163,11 @@ def uplink_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | Non
     figure.update_xaxes(type="category", showgrid=False, dtick=1)
     left = len(names) - len(maximum)
     title = "No switch sent packets to the tier above"
-    if busy := [(tuner, name, shares(row)) for tuner, name, row in every if row.sum()]:
-        tuner, name, parts = max(busy, key=lambda one: float(np.nanmax(one[2])) / (1 / len(one[2])))
+    if busy := [(arm, name, shares(row)) for arm, name, row in every if row.sum()]:
+        arm, name, parts = max(busy, key=lambda one: float(np.nanmax(one[2])) / (1 / len(one[2])))
         title = (
             f"The most uneven switch is {name}: {float(np.nanmax(parts)):.0%} by one port, where "
-            f"an even share is {1 / len(parts):.0%}, with {tuner}"
+            f"an even share is {1 / len(parts):.0%}, with {arm}"
         )
     return CaptionedFigure(
         title,
@@ -177,8 +177,8 @@ def uplink_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | Non
         figure,
         "packets-by-path",
         rows_of(
-            {"tuner": tuner, "switch": name, "uplink": number, "packets": count}
-            for tuner, name, row in every
+            {"arm": arm, "switch": name, "uplink": number, "packets": count}
+            for arm, name, row in every
             for number, count in enumerate(row.tolist(), start=1)
         ),
     )
@@ -202,7 +202,7 @@ def pause_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None
 
     Times of several cables and classes between two devices are added. None if none was paused.
     """
-    paused_ns = {tuner: _paused_pairs(result) for tuner, result in shown.by_tuner.items()}
+    paused_ns = {arm: _paused_pairs(result) for arm, result in shown.by_arm.items()}
     total: _PausedPairs = Counter()
     for pairs in paused_ns.values():
         total.update(pairs)
@@ -211,12 +211,12 @@ def pause_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None
     order = {device.name: index for index, device in enumerate(shown.results[0].testbed.devices)}
     stopping, stopped = (_longest(total, side, order) for side in (0, 1))
     left = sum(a not in stopping or b not in stopped for a, b in total)
-    every = [(ns, pair, tuner) for tuner, pairs in paused_ns.items() for pair, ns in pairs.items()]
-    max_ns, longest, with_tuner = max(every, key=lambda one: one[0])
+    every = [(ns, pair, arm) for arm, pairs in paused_ns.items() for pair, ns in pairs.items()]
+    max_ns, longest, with_arm = max(every, key=lambda one: one[0])
     panels = {}
-    for tuner, pairs in paused_ns.items():
+    for arm, pairs in paused_ns.items():
         grid = [[pairs.get((a, b)) for b in stopped] for a in stopping]
-        panels[tuner] = {
+        panels[arm] = {
             "x": stopped,
             "y": stopping,
             "z": [[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
@@ -234,21 +234,20 @@ def pause_figure(shown: ShownRepeat, colours: Colours) -> CaptionedFigure | None
     )
     figure.update_xaxes(type="category", showgrid=False, tickangle=-90, dtick=1)
     counts = sentence(
-        f"with {tuner}, {len({b for _, b in pairs})} devices were paused by "
+        f"with {arm}, {len({b for _, b in pairs})} devices were paused by "
         f"{len({a for a, _ in pairs})}, for {quantity(pairs.total(), 'ns')} in all"
-        for tuner, pairs in paused_ns.items()
+        for arm, pairs in paused_ns.items()
     )
     return CaptionedFigure(
-        f"{longest[0]} paused {longest[1]} the longest: {quantity(max_ns, 'ns')}, with "
-        f"{with_tuner}",
+        f"{longest[0]} paused {longest[1]} the longest: {quantity(max_ns, 'ns')}, with {with_arm}",
         f"{counts} Each cell is how long the device of the row paused that of the column, summed "
         f"over their cables and lossless classes, in repeat {shown.repeat}."
         + (f" {left} more pairs are not drawn." if left else ""),
         figure,
         "who-stops-whom",
         rows_of(
-            {"tuner": tuner, "stops": pair[0], "stopped": pair[1], "paused_ns": ns}
-            for tuner, pairs in paused_ns.items()
+            {"arm": arm, "stops": pair[0], "stopped": pair[1], "paused_ns": ns}
+            for arm, pairs in paused_ns.items()
             for pair, ns in sorted(pairs.items())
         ),
     )

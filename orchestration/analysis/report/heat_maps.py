@@ -1,4 +1,4 @@
-"""What the report's heat maps share: bins of time, and panels of cells, one per tuner."""
+"""What the report's heat maps share: bins of time, and panels of cells, one per arm."""
 
 from __future__ import annotations
 
@@ -92,18 +92,18 @@ def over_time(
     scale: Mapping[str, Any],
     scale_title: str,
 ) -> Figure:
-    """Return heat maps of grids (rows, bins) over time; `grids` and names of `rows` are by tuner.
+    """Return heat maps of grids (rows, bins) over time; `grids` and names of `rows` are by arm.
 
     `shades` turns a grid into the values of its colours; `says` stands before the value of a cell.
     """
     panels = {
-        tuner: {
+        arm: {
             "x": bins.middle_ms,
-            "y": rows[tuner],
+            "y": rows[arm],
             "z": shades(grid).tolist(),
             "text": [["" if v != v else quantity(float(v), unit) for v in row] for row in grid],
         }
-        for tuner, grid in grids.items()
+        for arm, grid in grids.items()
     }
     return cell_panels(
         panels,
@@ -127,11 +127,11 @@ def cell_panels(
     scale_title: str,
     below_pixels: int = _AXIS_PIXELS,
 ) -> Figure:
-    """Return heat maps of one colour scale, one below the other, a panel per tuner.
+    """Return heat maps of one colour scale, one below the other, a panel per arm.
 
-    `panels` is tuner -> `x` and `y`, the names of columns and rows, the first row on top, and `z`
+    `panels` is arm -> `x` and `y`, the names of columns and rows, the first row on top, and `z`
     and `text`, rows of columns; a `z` of None or NaN leaves its cell blank. `says` is the text of a
-    cell after the tuner's name. `scale` has the attributes of plotly.js' colour axis, with those of
+    cell after the arm's name. `scale` has the attributes of plotly.js' colour axis, with those of
     its bar in `colorbar`; the x axis has `below_pixels` below the panels.
     """
     rows = max(len(panel["y"]) for panel in panels.values())
@@ -139,17 +139,17 @@ def cell_panels(
     figure = Figure(len(panels), gap=_NAME_PIXELS / height if len(panels) > 1 else 0)
     base_figure(height=height + _SCALE_PIXELS + below_pixels + 14, right=12, figure=figure)
     figure.update_layout({"margin": {"t": _SCALE_PIXELS, "b": below_pixels}})
-    for row, (tuner, panel) in enumerate(panels.items(), start=1):
+    for row, (arm, panel) in enumerate(panels.items(), start=1):
         trace = heatmap(
             **panel,
-            hovertemplate=f"{tuner}{says}<extra></extra>",
+            hovertemplate=f"{arm}{says}<extra></extra>",
             hoverongaps=False,
             ygap=1,
             coloraxis="coloraxis",
         )
         figure.add_trace(trace, row=row)
         at = {"x": 0, "xref": "paper", "y": figure.top(row), "yref": "paper"}
-        write_name(figure, tuner, colours[tuner], **at, xanchor="left", yanchor="bottom")
+        write_name(figure, arm, colours[arm], **at, xanchor="left", yanchor="bottom")
     # plotly.js' own title of the bar would touch the bar
     figure.add_annotation(
         x=0.5,
@@ -181,9 +181,9 @@ def cell_panels(
 
 
 def grid_data(grids: Mapping[str, Floats], bins: Bins, columns: Sequence[str]) -> Data:
-    """Return grids (columns, bins) by tuner as data: a row for each tuner and bin of time."""
-    lines = {tuner: dict(zip(columns, grid.tolist(), strict=True)) for tuner, grid in grids.items()}
-    return lines_of("tuner", lines, {"from_ns": bins.begins_ns.tolist()})
+    """Return grids (columns, bins) by arm as data: a row for each arm and bin of time."""
+    lines = {arm: dict(zip(columns, grid.tolist(), strict=True)) for arm, grid in grids.items()}
+    return lines_of("arm", lines, {"from_ns": bins.begins_ns.tolist()})
 
 
 def sentence(clauses: Iterable[str]) -> str:

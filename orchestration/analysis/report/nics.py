@@ -37,8 +37,8 @@ _PERCENTS = [0, 25, 50, 75, 100]
 
 def _windows(shown: ShownRepeat) -> dict[str, Samples]:
     return {
-        tuner: measured_samples(result.samples("host"), result.spec.measured_ns)
-        for tuner, result in shown.by_tuner.items()
+        arm: measured_samples(result.samples("host"), result.spec.measured_ns)
+        for arm, result in shown.by_arm.items()
     }
 
 
@@ -49,16 +49,14 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
     control without CNPs, such as Swift, those with the lowest rates. None without RoCE flows.
     """
     windows, testbed = _windows(shown), shown.results[0].testbed
-    rates = {tuner: allowed_bps(testbed, window) for tuner, window in windows.items()}
+    rates = {arm: allowed_bps(testbed, window) for arm, window in windows.items()}
     if any(len(window.t_ns) < 2 for window in windows.values()):
         return None
     if any(np.isnan(rate).all() for rate in rates.values()):
         return None
     line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
     # CNPs of each host until flows stopped arriving
-    cnps = {
-        tuner: np.asarray(window.cnps[-1] - window.cnps[0]) for tuner, window in windows.items()
-    }
+    cnps = {arm: np.asarray(window.cnps[-1] - window.cnps[0]) for arm, window in windows.items()}
     held = np.sum([np.nansum(1 - rate / line_bps, axis=0) for rate in rates.values()], axis=0)
     notified = np.sum(list(cnps.values()), axis=0)
     counted = all((window.cnps != MISSING).all() for window in windows.values())
@@ -67,17 +65,17 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
     rows = np.sort(np.lexsort((-held, -notified))[:MAX_ROWS])
     hosts, lines = [testbed.hosts[row] for row in rows], line_bps[rows]
     of_time = bins_between([window.t_ns for window in windows.values()], bins)
-    # by tuner, shapes (hosts, bins): NaN without unfinished flows
+    # by arm, shapes (hosts, bins): NaN without unfinished flows
     grids = {
-        tuner: of_time.binned(window.t_ns[1:], rates[tuner][1:, rows], np.nanmin)
-        for tuner, window in windows.items()
+        arm: of_time.binned(window.t_ns[1:], rates[arm][1:, rows], np.nanmin)
+        for arm, window in windows.items()
     }
-    drawn = {tuner: got[rows] for tuner, got in cnps.items()}
+    drawn = {arm: got[rows] for arm, got in cnps.items()}
     names = {
-        tuner: [f"{host} · {got:,}" for host, got in zip(hosts, drawn[tuner], strict=True)]
+        arm: [f"{host} · {got:,}" for host, got in zip(hosts, drawn[arm], strict=True)]
         if drawn
         else hosts
-        for tuner in grids
+        for arm in grids
     }
     figure = over_time(
         grids,
@@ -97,15 +95,15 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
         scale_title="lowest rate allowed, of the line rate",
     )
     lowest = {
-        tuner: _lowest(grid, of_time) for tuner, grid in grids.items() if not np.isnan(grid).all()
+        arm: _lowest(grid, of_time) for arm, grid in grids.items() if not np.isnan(grid).all()
     }
     if cnps:
-        tuner = max(drawn, key=lambda name: int(drawn[name].max()))
-        row = int(np.argmax(drawn[tuner]))
-        maximum = f"received the most CNPs: {drawn[tuner][row]:,}"
+        arm = max(drawn, key=lambda name: int(drawn[name].max()))
+        row = int(np.argmax(drawn[arm]))
+        maximum = f"received the most CNPs: {drawn[arm][row]:,}"
     else:
-        tuner = min(lowest, key=lambda name: lowest[name][1])
-        row, bps, at = lowest[tuner]
+        arm = min(lowest, key=lambda name: lowest[name][1])
+        row, bps, at = lowest[arm]
         maximum = f"had the lowest rate: {quantity(bps, 'bps')} around {at}"
     behind = " The number behind a host's name is that of its CNPs." if cnps else ""
     hidden = ""
@@ -113,7 +111,7 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
         more = max(int(np.delete(got, rows).max()) for got in cnps.values())
         hidden = f" {count} more hosts are not drawn: none of them got more than {more:,} CNPs."
     return CaptionedFigure(
-        f"{hosts[row]} {maximum}, with {tuner}",
+        f"{hosts[row]} {maximum}, with {arm}",
         f"{_lowest_rates(lowest, cnps, hosts, lines)} Each cell is the lowest sampled rate that "
         "congestion control allowed to all unfinished flows of the host together, in "
         f"{quantity(of_time.bin_ns, 'ns')}; it is blank without flows.{behind} Repeat "
@@ -137,18 +135,18 @@ def _lowest_rates(
     hosts: Sequence[str],
     lines_bps: Ints | Floats,
 ) -> str:
-    """Return a sentence on CNPs and the lowest rate with each tuner.
+    """Return a sentence on CNPs and the lowest rate with each arm.
 
     `hosts` and their line rates `lines_bps` are those that are drawn; `cnps` are of all hosts.
     """
     clauses = []
-    for tuner, (row, bps, at) in lowest.items():
+    for arm, (row, bps, at) in lowest.items():
         got = ""
         if cnps:
-            got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
-            got += f"{int(cnps[tuner].sum()):,} CNPs; "
+            got = f"{int((cnps[arm] > 0).sum())} of {len(cnps[arm])} hosts got "
+            got += f"{int(cnps[arm].sum()):,} CNPs; "
         clauses.append(
-            f"with {tuner}, {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
+            f"with {arm}, {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
             f"{quantity(float(lines_bps[row]), 'bps')} around {at}"
         )
     return sentence(clauses)
@@ -188,12 +186,12 @@ _PANELS = {
 }  # fmt: skip
 _PANEL_PIXELS, _AROUND_PIXELS, _GAP = 140, 70, 0.07
 
-# panel -> tuner -> (bins,), NaN where unknown
+# panel -> arm -> (bins,), NaN where unknown
 _Lines = Mapping[str, Mapping[str, Floats]]
 
 
 def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFigure | None:
-    """Draw a panel each for CNPs, rates and round-trip times, with a line per tuner.
+    """Draw a panel each for CNPs, rates and round-trip times, with a line per arm.
 
     Lines have at most `bins` points. A panel without values is left out; None without RoCE flows.
     """
@@ -201,8 +199,8 @@ def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
     if any(len(window.t_ns) < 3 for window in windows.values()):
         return None
     of_time = bins_between([window.t_ns for window in windows.values()], bins)
-    by_tuner = {tuner: _lines(shown, window, of_time) for tuner, window in windows.items()}
-    panels = {key: {tuner: lines[key] for tuner, lines in by_tuner.items()} for key in _PANELS}
+    by_arm = {arm: _lines(shown, window, of_time) for arm, window in windows.items()}
+    panels = {key: {arm: lines[key] for arm, lines in by_arm.items()} for key in _PANELS}
     panels = {
         key: lines
         for key, lines in panels.items()
@@ -218,20 +216,20 @@ def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
     for row, (key, lines) in enumerate(panels.items(), start=1):
         panel = _PANELS[key]
         top = 1.35 * panel.scale * max(float(np.nanmax(line, initial=0)) for line in lines.values())
-        for tuner, line in lines.items():
+        for arm, line in lines.items():
             values = np.round(panel.scale * line, 4)
-            trace = curve(of_time.middle_ms, values, colours[tuner], 2)
-            trace["hovertemplate"] = f"{tuner}, %{{x:.2f}} ms: {panel.number}<extra></extra>"
+            trace = curve(of_time.middle_ms, values, colours[arm], 2)
+            trace["hovertemplate"] = f"{arm}, %{{x:.2f}} ms: {panel.number}<extra></extra>"
             figure.add_trace(trace, row=row)
         figure.update_yaxes(row=row, range=[0, top], nticks=5)
         corner_name(figure, row, panel.corner)
     time_axis(figure, count)
     first, lines = next((_PANELS[key], lines) for key, lines in panels.items())
     _name_lines(figure, first, lines, of_time, colours)
-    means = {tuner: float(np.nanmean(line)) for tuner, line in lines.items() if (line >= 0).any()}
+    means = {arm: float(np.nanmean(line)) for arm, line in lines.items() if (line >= 0).any()}
     columns = {
-        tuner: {_PANELS[key].column: lines[tuner].tolist() for key, lines in panels.items()}
-        for tuner in windows
+        arm: {_PANELS[key].column: lines[arm].tolist() for key, lines in panels.items()}
+        for arm in windows
     }
     return CaptionedFigure(
         first.title.format(extremes(means, first.unit)),
@@ -240,7 +238,7 @@ def nics_over_time(shown: ShownRepeat, bins: int, colours: Colours) -> Captioned
         f"{quantity(of_time.bin_ns, 'ns')} of repeat {shown.repeat}, while flows arrived.",
         figure,
         "hosts-over-time",
-        lines_of("tuner", columns, {"from_ns": of_time.begins_ns.tolist()}),
+        lines_of("arm", columns, {"from_ns": of_time.begins_ns.tolist()}),
     )
 
 
@@ -268,11 +266,11 @@ def _over_hosts(grid: Floats, reduced: Callable[..., Floats]) -> Floats:
 def _name_lines(
     figure: Figure, panel: _Panel, lines: Mapping[str, Floats], of_time: Bins, colours: Colours
 ) -> None:
-    """Write the tuners' names at the ends of the first panel's lines."""
-    last = {tuner: np.flatnonzero(~np.isnan(line)) for tuner, line in lines.items()}
+    """Write the arms' names at the ends of the first panel's lines."""
+    last = {arm: np.flatnonzero(~np.isnan(line)) for arm, line in lines.items()}
     ends = {
-        tuner: (float(of_time.middle_ms[at[-1]]), panel.scale * float(lines[tuner][at[-1]]))
-        for tuner, at in last.items()
+        arm: (float(of_time.middle_ms[at[-1]]), panel.scale * float(lines[arm][at[-1]]))
+        for arm, at in last.items()
         if len(at)
     }
     low, high = figure.layout["yaxis"]["range"]
@@ -285,11 +283,11 @@ def _peaks(panels: _Lines, of_time: Bins) -> str:
     clauses = []
     for key, lines in panels.items():
         panel = _PANELS[key]
-        known = {tuner: line for tuner, line in lines.items() if not np.isnan(line).all()}
-        bins = {tuner: int(panel.pick(line)) for tuner, line in known.items()}
-        values = {tuner: float(known[tuner][at]) for tuner, at in bins.items()}
-        tuner = (min if panel.pick is np.nanargmin else max)(values, key=values.__getitem__)
-        at_ns = 1e6 * float(of_time.middle_ms[bins[tuner]])
-        value = quantity(values[tuner], panel.unit)
-        clauses.append(f"{panel.extreme} {value} around {quantity(at_ns, 'ns')}, with {tuner}")
+        known = {arm: line for arm, line in lines.items() if not np.isnan(line).all()}
+        bins = {arm: int(panel.pick(line)) for arm, line in known.items()}
+        values = {arm: float(known[arm][at]) for arm, at in bins.items()}
+        arm = (min if panel.pick is np.nanargmin else max)(values, key=values.__getitem__)
+        at_ns = 1e6 * float(of_time.middle_ms[bins[arm]])
+        value = quantity(values[arm], panel.unit)
+        clauses.append(f"{panel.extreme} {value} around {quantity(at_ns, 'ns')}, with {arm}")
     return sentence(clauses)

@@ -78,7 +78,7 @@ def _condition(condition: Condition) -> dict[str, Any]:
         "label": condition.label,
         "factors": condition.factors,
         "queue_spans": condition.queue_spans,
-        "tuners": [_arm(arm) for arm in condition.arms],
+        "arms": [_arm(arm) for arm in condition.arms],
         "comparisons": condition.comparisons,
         "look": {name: getattr(interim, name) for name in _INTERIM_FIELDS}
         if interim.planned
@@ -88,7 +88,7 @@ def _condition(condition: Condition) -> dict[str, Any]:
 
 def _arm(arm: Arm) -> dict[str, Any]:
     return {
-        "tuner": arm.tuner,
+        "arm": arm.name,
         "trials": len(arm.trials),
         "valid": len(arm.valid),
         "flows": arm.flows,
@@ -100,7 +100,7 @@ def _arm(arm: Arm) -> dict[str, Any]:
 def _trial(trial: Trial) -> dict[str, Any]:
     return {
         "id": trial.id,
-        "tuner": trial.tuner,
+        "arm": trial.arm,
         "seed": trial.spec.seed,
         "repeat": trial.spec.repeat,
         "parent": trial.spec.parent,
@@ -143,7 +143,7 @@ def _trials(summary: Summary) -> Data:
         {
             "trial": trial.id,
             "condition": labels.get(trial.id, ""),
-            "tuner": trial.tuner,
+            "arm": trial.arm,
             "seed": trial.spec.seed,
             "repeat": trial.spec.repeat,
             "valid": trial.stamp.valid,
@@ -158,7 +158,7 @@ def _estimates(summary: Summary) -> Data:
     return rows_of(
         {
             "condition": condition.label,
-            "tuner": arm.tuner,
+            "arm": arm.name,
             "metric": metric.key,
             "unit": metric.unit,
             **{name: getattr(arm.estimates[metric.key], name) for name in _ESTIMATE},
@@ -173,7 +173,7 @@ def _comparisons(summary: Summary) -> Data:
     return rows_of(
         {
             "condition": condition.label,
-            **{name: getattr(item, name) for name in ("metric", "tuner", "baseline")},
+            **{name: getattr(item, name) for name in ("metric", "arm", "baseline")},
             **{name: getattr(item.difference, name) for name in _DIFFERENCE},
             "p_t": item.difference.p_t,
             "p_holm": item.p_holm,

@@ -46,7 +46,7 @@ class Timeline:
     `above_kmin` is None if no thresholds are known.
     """
 
-    tuner: str
+    arm: str
     t_ns: Ints
     qlen_bytes: Ints
     set_ns: Ints
@@ -58,7 +58,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class QueueTimelines:
-    """One queue under every tuner, in one repeat that all of them ran."""
+    """One queue under every arm, in one repeat that all of them ran."""
 
     label: str
     kind: str
@@ -70,7 +70,7 @@ class QueueTimelines:
 def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
     """Return the busiest queue towards a host and the busiest between switches.
 
-    Busiest means the longest mean length over all tuners. Timelines have at most `points` points.
+    Busiest means the longest mean length over all arms. Timelines have at most `points` points.
     Empty if a trial has no samples. Raises InputError for an unreadable table.
     """
     if not shown.sampled:
@@ -85,14 +85,14 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
         queue = int(np.argmax(length))
         if length[queue] > 0:
             lines = tuple(
-                timeline(tuner, result, queue, points) for tuner, result in shown.by_tuner.items()
+                timeline(arm, result, queue, points) for arm, result in shown.by_arm.items()
             )
             name, towards = testbed.queues[queue].label, peers[queue].name
             busiest.append(QueueTimelines(name, words, towards, shown.repeat, lines))
     return busiest
 
 
-def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
+def timeline(arm: str, result: TrialResult, queue: int, points: int) -> Timeline:
     """Return the timeline of a queue, by its number, while flows arrived; skips missing samples."""
     ports = measured_samples(result.ports, result.spec.measured_ns)
     length = ports.qlen_bytes[:, queue]
@@ -104,7 +104,7 @@ def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeli
     changes = changes_of(result, queue) & (actions["applied_ns"] <= end_ns)
     set_ns, kmin = np.maximum(actions["applied_ns"][changes], 0), actions["kmin_bytes"][changes]
     return Timeline(
-        tuner=tuner,
+        arm=arm,
         t_ns=t_ns,
         qlen_bytes=qlen,
         set_ns=set_ns,
@@ -154,30 +154,28 @@ def queue_distribution(condition: Condition, colours: Colours) -> CaptionedFigur
     None if no trial has queue samples, or if all queues were empty.
     """
     shares: dict[str, Floats] = {}
-    for arm in shown_arms(condition):
-        every = np.stack([trial.metrics.queue_ccdf for trial in arm.valid])
+    for shown in shown_arms(condition):
+        every = np.stack([trial.metrics.queue_ccdf for trial in shown.valid])
         every = every[~np.isnan(every).any(axis=1)]
         if len(every):
-            shares[arm.tuner] = np.stack([every.mean(0), every.min(0), every.max(0)])
+            shares[shown.name] = np.stack([every.mean(0), every.min(0), every.max(0)])
     figure = base_figure(height=360, right=20)
     grid = QUEUE_GRID_BYTES[1:]
     # the rows of shares are: mean, lowest and highest over repeats
-    reached = {tuner: rows[0, 1:] > 0 for tuner, rows in shares.items()}
-    drawn = {tuner: rows[:, 1:][:, reached[tuner]] for tuner, rows in shares.items()}
-    drawn = {tuner: rows for tuner, rows in drawn.items() if rows.size}
+    reached = {arm: rows[0, 1:] > 0 for arm, rows in shares.items()}
+    drawn = {arm: rows[:, 1:][:, reached[arm]] for arm, rows in shares.items()}
+    drawn = {arm: rows for arm, rows in drawn.items() if rows.size}
     if not drawn:
         return None
     floor = min(1.0, *(float(mean.min()) for mean, _, _ in drawn.values()))
-    longest = max(2e3, *(float(grid[reached[tuner]][-1]) for tuner in drawn))
+    longest = max(2e3, *(float(grid[reached[arm]][-1]) for arm in drawn))
     line_height = _NAME_SHARE * max(1.0, -math.log10(floor))
     names: list[tuple[float, float]] = []
-    for tuner, (mean, low, high) in drawn.items():
-        x, colour = grid[reached[tuner]], colours[tuner]
+    for arm, (mean, low, high) in drawn.items():
+        x, colour = grid[reached[arm]], colours[arm]
         figure.add_trace(band(x, np.maximum(low, floor), high, colour))
         trace = curve(x, mean, colour)
-        trace["hovertemplate"] = (
-            f"{tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
-        )
+        trace["hovertemplate"] = f"{arm}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
         figure.add_trace(trace)
         # each name stands where its curve crosses a different level, so that names do not overlap
         level = float(mean[0]) * 10 ** (-0.5 - 0.35 * len(names))
@@ -185,12 +183,12 @@ def queue_distribution(condition: Condition, colours: Colours) -> CaptionedFigur
         end = float(np.log10(x[point])), float(np.log10(mean[point]))
         # curves that never fall end at the same point
         names.append((end[0], end[1] + line_height * sum(name[0] == end[0] for name in names)))
-        name_line(figure, tuner, *names[-1], colour, above=True)
+        name_line(figure, arm, *names[-1], colour, above=True)
     # with room for names to the right of the lines
     queue_share_axes(figure, floor, longest, room=4)
     spans = condition.queue_spans
-    p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
-    empty = {tuner: 1 - float(rows[0, 0]) for tuner, rows in shares.items()}
+    p99 = {one.name: one.estimates["queue_p99_bytes"].mean for one in shown_arms(condition)}
+    empty = {arm: 1 - float(rows[0, 0]) for arm, rows in shares.items()}
     names_of = ("share", "share_low", "share_high")
     columns = {name: dict(zip(names_of, c.tolist(), strict=True)) for name, c in shares.items()}
     return CaptionedFigure(
@@ -203,22 +201,22 @@ def queue_distribution(condition: Condition, colours: Colours) -> CaptionedFigur
         + ": mean over repeats; band: range over the repeats.",
         figure,
         "queue-distribution",
-        lines_of("tuner", columns, {"above_bytes": [float(edge) for edge in QUEUE_GRID_BYTES]}),
+        lines_of("arm", columns, {"above_bytes": [float(edge) for edge in QUEUE_GRID_BYTES]}),
     )
 
 
 def queue_timeline(queue: QueueTimelines, colours: Colours) -> CaptionedFigure:
-    """Draw one queue over time, a row per tuner, with the thresholds in force."""
+    """Draw one queue over time, a row per arm, with the thresholds in force."""
     lines = queue.timelines
     figure = Figure(len(lines), gap=0.05, same_y=True)
     base_figure(height=90 + 130 * len(lines), right=16, figure=figure)
     top = 1.2 * max(float(item.qlen_bytes.max(initial=1)) for item in lines)
     for row, item in enumerate(lines, start=1):
-        colour = colours[item.tuner]
+        colour = colours[item.arm]
         trace = line(item.t_ns / 1e6, item.qlen_bytes, colour, 1.5)
         trace.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
         figure.add_trace(trace, row=row)
-        words = f"<b>{short(item.tuner)}</b>"
+        words = f"<b>{short(item.arm)}</b>"
         if len(item.set_ns):
             words += _thresholds(item)
             limits = (item.set_ns, item.kmin_bytes, item.kmax_bytes)
@@ -226,7 +224,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> CaptionedFigure:
         corner_name(figure, row, words, readable(colour))
     size_axis(figure, top)
     time_axis(figure, len(lines))
-    means = {item.tuner: item.mean_bytes for item in lines}
+    means = {item.arm: item.mean_bytes for item in lines}
     how = " Dotted: kmin, dashed: kmax, as read back from the queue."
     how = how if any(len(item.set_ns) for item in lines) else ""
     return CaptionedFigure(
@@ -236,7 +234,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> CaptionedFigure:
         figure,
         f"queue-{queue.label.replace(':', '-')}",
         rows_of(
-            {"tuner": item.tuner, "t_ns": int(t_ns), "qlen_bytes": int(length)}
+            {"arm": item.arm, "t_ns": int(t_ns), "qlen_bytes": int(length)}
             for item in lines
             for t_ns, length in zip(item.t_ns, item.qlen_bytes, strict=True)
         ),
@@ -247,7 +245,7 @@ def _peak(item: Timeline, top: float) -> str:
     """Return when the queue was longest, and how that compares with its thresholds."""
     at = int(np.argmax(item.qlen_bytes))
     text = (
-        f"{item.tuner}: longest, {quantity(float(item.qlen_bytes[at]), 'bytes')}, at "
+        f"{item.arm}: longest, {quantity(float(item.qlen_bytes[at]), 'bytes')}, at "
         f"{format_duration(int(item.t_ns[at]))}"
     )
     if item.above_kmin is not None:
@@ -263,10 +261,10 @@ def _peak(item: Timeline, top: float) -> str:
 
 
 def _thresholds(item: Timeline) -> str:
-    """Return what follows a tuner's name: its thresholds, below it if they are long for a phone."""
+    """Return what follows a arm's name: its thresholds, below it if they are long for a phone."""
     low, high = _range(item.kmin_bytes), _range(item.kmax_bytes)
     text = f"kmin and kmax {low}" if low == high else f"kmin {low}, kmax {high}"
-    fits = len(short(item.tuner)) + len(text) <= _CORNER_CHARACTERS
+    fits = len(short(item.arm)) + len(text) <= _CORNER_CHARACTERS
     return f", {text}" if fits else f"<br>{text}"
 
 

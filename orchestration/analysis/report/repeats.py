@@ -1,4 +1,4 @@
-"""The figure of one metric in every repeat, with mean and interval, a row per tuner."""
+"""The figure of one metric in every repeat, with mean and interval, a row per arm."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def repeats(condition: Condition, key: str, colours: Colours) -> CaptionedFigure
     for seed in dict.fromkeys(trial.spec.seed for arm in arms for trial in arm.valid):
         same = [(trial, arm) for arm in arms for trial in arm.valid if trial.spec.seed == seed]
         joined = [scale * trial.metrics.scalars[key] for trial, _ in same]
-        figure.add_trace(line(joined, [short(arm.tuner) for _, arm in same], "#c4c4c4", 1))
+        figure.add_trace(line(joined, [short(arm.name) for _, arm in same], "#c4c4c4", 1))
         figure.data[-1]["hoverinfo"] = "skip"
     for arm in arms:
-        _row(figure, arm, key, scale, suffix, colours[arm.tuner])
+        _row(figure, arm, key, scale, suffix, colours[arm.name])
     figure.update_xaxes(range=padded([scale * value for value in drawn]))
-    means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
+    means = {arm.name: arm.estimates[key].mean for arm in arms[::-1]}
     spreads = " ".join(text for arm in arms[::-1] if (text := _spread(arm, key)))
     return CaptionedFigure(
         metric.title.format(extremes(means, metric.unit)),
@@ -46,7 +46,7 @@ def repeats(condition: Condition, key: str, colours: Colours) -> CaptionedFigure
         f"repeats-{key}",
         rows_of(
             {
-                "tuner": arm.tuner,
+                "arm": arm.name,
                 "seed": trial.spec.seed,
                 "repeat": trial.spec.repeat,
                 "valid": trial.stamp.valid,
@@ -60,7 +60,7 @@ def repeats(condition: Condition, key: str, colours: Colours) -> CaptionedFigure
 
 
 def _row(figure: Figure, arm: Arm, key: str, scale: float, suffix: str, colour: str) -> None:
-    name, estimate = short(arm.tuner), arm.estimates[key]
+    name, estimate = short(arm.name), arm.estimates[key]
     value_row(
         figure,
         name,
@@ -93,10 +93,10 @@ def _spread(arm: Arm, key: str) -> str:
         return ""
     (low, first), (high, last) = min(known), max(known)
     if low == high:
-        return f"{arm.tuner}: the same in all {len(known)} repeats."
+        return f"{arm.name}: the same in all {len(known)} repeats."
     unit = METRICS[key].unit
     return (
-        f"{arm.tuner}: from {quantity(low, unit)} in repeat {first} to {quantity(high, unit)} in "
+        f"{arm.name}: from {quantity(low, unit)} in repeat {first} to {quantity(high, unit)} in "
         f"repeat {last}."
     )
 

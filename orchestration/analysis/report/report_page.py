@@ -25,7 +25,7 @@ from orchestration.analysis.report.report_tables import (
     stamp_tables,
 )
 from orchestration.analysis.report.selection import (
-    MAX_TUNERS,
+    MAX_ARMS,
     ShownRepeat,
     shown_arms,
     shown_repeat,
@@ -71,7 +71,7 @@ class _Report:
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
         self._several = len(summary.conditions) > 1
-        self._colours: Colours = colours_of(summary.tuners)
+        self._colours: Colours = colours_of(summary.arms)
         drawn = max(1, sum(len(shown_arms(condition)) for condition in summary.conditions))
         self._points = min(1_500, max(100, _TIMELINE_POINTS // (2 * drawn)))
         self._bins = min(120, max(30, _HEATMAP_BINS // drawn))
@@ -80,8 +80,8 @@ class _Report:
         summary = self._summary
         testbeds = ", ".join(sorted({trial.spec.testbed for trial in summary.trials}))
         backends = ", ".join(sorted({trial.spec.backend for trial in summary.trials}))
-        more = len(summary.tuners) - MAX_TUNERS
-        shown = {tuner: self._colours[tuner] for tuner in summary.tuners[:MAX_TUNERS]}
+        more = len(summary.arms) - MAX_ARMS
+        shown = {arm: self._colours[arm] for arm in summary.arms[:MAX_ARMS]}
         opening: list[Block] = [
             *(Paragraph(f"replays {parent}", "kicker") for parent in summary.parents),
             Items(answers(summary), "answers"),
@@ -117,9 +117,9 @@ class _Report:
     def _condition(self, condition: Condition) -> list[Block]:
         arms = [arm for arm in condition.arms if arm.valid]
         parts: list[Block] = [Paragraph(condition.interim.in_words, "note")]
-        if len(arms) > MAX_TUNERS:
+        if len(arms) > MAX_ARMS:
             few = (
-                f"Figures show {MAX_TUNERS} of {len(arms)} tuners: the baseline and those with the "
+                f"Figures show {MAX_ARMS} of {len(arms)} arms: the baseline and those with the "
                 "lowest mean FCTs. Tables show all."
             )
             parts.append(Paragraph(few, "note"))
@@ -134,14 +134,14 @@ class _Report:
         return parts
 
     def _differences(self, condition: Condition) -> list[Block]:
-        names = dict.fromkeys(item.tuner for item in condition.comparisons)
-        shown = {arm.tuner for arm in shown_arms(condition)}
+        names = dict.fromkeys(item.arm for item in condition.comparisons)
+        shown = {arm.name for arm in shown_arms(condition)}
         forests = [
             differences.differences(
-                [item for item in condition.comparisons if item.tuner == tuner], self._colours
+                [item for item in condition.comparisons if item.arm == arm], self._colours
             )
-            for tuner in names
-            if tuner in shown
+            for arm in names
+            if arm in shown
         ]
         pairs = [differences.pairs(condition, key, self._colours) for key in PRIMARY_METRICS]
         return [self._grid(condition, forests), self._grid(condition, pairs)]

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from orchestration.analysis.arm_differences import describe_difference
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import (
     DEVICES,
@@ -23,7 +24,6 @@ from orchestration.analysis.metrics import (
 )
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
-from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.core.trial import TrialSpec, checkpoint_in
 from orchestration.core.units import format_duration
 from orchestration.render.numbers import count, p_value, quantity, with_error
@@ -74,7 +74,7 @@ _MARKED_PACKETS = {
 
 
 def flow_table(condition: Condition) -> Table:
-    """Return slowdown quantiles and mean FCT of each tuner, by flow-size class."""
+    """Return slowdown quantiles and mean FCT of each arm, by flow-size class."""
     rows = []
     for klass, label in SIZE_CLASSES.items():
         arms = [arm for arm in condition.arms if arm.flows[klass]]
@@ -83,9 +83,9 @@ def flow_table(condition: Condition) -> Table:
             p50, p95, p99 = (arm.estimates[slowdown_key(q, klass)] for q in ("p50", "p95", "p99"))
             tail = f"{with_error(p99, 'ratio')}{few}"
             fct = arm.estimates[fct_key(klass)]
-            row = (label, arm.tuner, arm.flows[klass], p50, p95, tail, fct)
+            row = (label, arm.name, arm.flows[klass], p50, p95, tail, fct)
             rows.append(Row(row, section=arm is arms[0]))
-    columns = [Column("flow size"), Column("tuner"), Column("flows", figures=True, detail=True)]
+    columns = [Column("flow size"), Column("arm"), Column("flows", figures=True, detail=True)]
     columns += [Column(name, figures=True, unit="ratio") for name in ("median", "p95", "p99")]
     caption = (
         "Slowdown is a flow's completion time (FCT) divided by its FCT on an idle path. Each "
@@ -94,7 +94,7 @@ def flow_table(condition: Condition) -> Table:
     )
     if condition.comparisons:
         caption += (
-            " Overlapping intervals here do not mean that tuners are alike: the test is the table "
+            " Overlapping intervals here do not mean that arms are alike: the test is the table "
             "of paired differences."
         )
     if any("*" in str(row.cells[5]) for row in rows):
@@ -112,7 +112,7 @@ def comparison_table(condition: Condition) -> Table:
         Row(
             [
                 METRICS[item.metric].label,
-                *([item.tuner] if several else []),
+                *([item.arm] if several else []),
                 strong(item.verdict) if item.real else item.verdict,
                 describe_difference(item),
                 p_value(item.p_holm),
@@ -124,7 +124,7 @@ def comparison_table(condition: Condition) -> Table:
     first = condition.comparisons[0]
     columns = [
         Column("metric"),
-        *([Column("tuner")] if several else []),
+        *([Column("arm")] if several else []),
         Column("verdict", wraps=True),
         Column("difference [95% CI]"),
         Column("p, Holm", detail=True),
@@ -132,7 +132,7 @@ def comparison_table(condition: Condition) -> Table:
     ]
     pairs = max(item.difference.n for item in condition.comparisons)
     floor = condition.interim.p_value(2.0 ** (1 - pairs))
-    tuner = "each tuner" if several else first.tuner
+    arm = "each arm" if several else first.arm
     tests = (
         f"p, Holm: paired t-test with Holm's correction for {first.family} comparisons; the "
         "verdict gives differences with p < 0.05, and (Holm) marks those that are below 0.05 only "
@@ -141,7 +141,7 @@ def comparison_table(condition: Condition) -> Table:
         if first.family
         else "One pair has no p-value."
     )
-    caption = f"Differences of {tuner} from {first.baseline}, paired by seed ({_pairs(pairs)}). "
+    caption = f"Differences of {arm} from {first.baseline}, paired by seed ({_pairs(pairs)}). "
     return Table(columns, rows, caption=caption + tests)
 
 
@@ -172,8 +172,8 @@ def fabric_table(condition: Condition) -> tuple[Table | None, str]:
     spans = condition.queue_spans
     caption = f"{spans} All other values are" if spans else "Over all switch ports,"
     caption += " while flows arrived: mean over repeats ± half-width of its 95% interval."
-    tuners = [arm.tuner for arm in condition.arms]
-    return table(("queues and links",), tuners, rows, caption=caption), missing
+    arms = [arm.name for arm in condition.arms]
+    return table(("queues and links",), arms, rows, caption=caption), missing
 
 
 def _measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
@@ -181,11 +181,11 @@ def _measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
 
 
 def marking_text(condition: Condition) -> str:
-    """Return how the tuners' queues mark packets, equal parts once; "" if that is not known.
+    """Return how the arms' queues mark packets, equal parts once; "" if that is not known.
 
     The backend's fact `red` is one text, or a mapping of names to texts.
     """
-    facts = {arm.tuner: fact for arm in condition.arms if (fact := _marking_fact(arm))}
+    facts = {arm.name: fact for arm in condition.arms if (fact := _marking_fact(arm))}
     names = dict.fromkeys(name for fact in facts.values() for name in fact)
     text = "; ".join(_marking_clause(name, facts) for name in names)
     return f"Marking probability: {text}." if text else ""
@@ -202,9 +202,9 @@ def _marking_fact(arm: Arm) -> dict[str, str]:
 
 
 def _marking_clause(name: str, facts: Mapping[str, Mapping[str, str]]) -> str:
-    values = {tuner: fact[name] for tuner, fact in facts.items() if name in fact}
+    values = {arm: fact[name] for arm, fact in facts.items() if name in fact}
     distinct = set(values.values())
-    text = ", ".join(f"{value} ({tuner})" for tuner, value in values.items())
+    text = ", ".join(f"{value} ({arm})" for arm, value in values.items())
     text = distinct.pop() if len(distinct) == 1 else text
     for short, full in _MARKED_PACKETS.items():
         text = text.replace(short, full)
@@ -234,7 +234,7 @@ def load_table(condition: Condition) -> Table | None:
         for amount in amounts:
             cells += [_mean_load(arm, name, amount) if arm.valid else "" for arm in condition.arms]
         rows.append([name, *cells])
-    heads = [f"{amount}, {arm.tuner}" for amount in amounts for arm in condition.arms]
+    heads = [f"{amount}, {arm.name}" for amount in amounts for arm in condition.arms]
     begin_ns, end_ns = loads[0].measured_ns
     end = format_duration(end_ns)
     span = f"from {format_duration(begin_ns)} to {end}" if begin_ns else f"in the first {end}"
@@ -307,7 +307,7 @@ def stamp_tables(summary: Summary) -> tuple[Items, Table]:
         Row(
             [
                 _named(trial.id, "replays", trial.spec.parent or ""),
-                _named(trial.tuner, "network", checkpoint_in(trial.spec) or "", name_is_code=False),
+                _named(trial.arm, "network", checkpoint_in(trial.spec) or "", name_is_code=False),
                 str(trial.spec.repeat),
                 "valid" if trial.stamp.valid else Span("invalid", "bad"),
             ],
@@ -316,7 +316,7 @@ def stamp_tables(summary: Summary) -> tuple[Items, Table]:
         for trial in summary.trials
     ]
     note = f"Checked: {listed}." if listed else ""
-    heads = ("trial", "tuner", "repeat", "stamp")
+    heads = ("trial", "arm", "repeat", "stamp")
     return Items(list(several.values()), "findings"), table(heads, (), rows, caption=note)
 
 

@@ -1,4 +1,4 @@
-"""Which parts of a condition are drawn: its tuners, and the repeat that is shown over time."""
+"""Which parts of a condition are drawn: its arms, and the repeat that is shown over time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from orchestration.analysis.metrics import fct_key
 from orchestration.analysis.summary import Arm, Condition, Trial
 from orchestration.results.reader import TrialResult, read_trial
 
-# More lines than colours and more rows than a screen are unreadable; the tables have all tuners.
-MAX_TUNERS = 6
+# More lines than colours and more rows than a screen are unreadable; the tables have all arms.
+MAX_ARMS = 6
 
 
 def shown_arms(condition: Condition) -> list[Arm]:
-    """Return the arms that are drawn: of those with valid trials, at most `MAX_TUNERS`.
+    """Return the arms that are drawn: of those with valid trials, at most `MAX_ARMS`.
 
     If there are more, these are the first, which is the baseline, and those with the lowest mean
     FCT.
     """
     arms = [arm for arm in condition.arms if arm.valid]
-    if len(arms) <= MAX_TUNERS:
+    if len(arms) <= MAX_ARMS:
         return arms
-    best = sorted(arms[1:], key=_mean_fct)[: MAX_TUNERS - 1]
+    best = sorted(arms[1:], key=_mean_fct)[: MAX_ARMS - 1]
     return [arm for arm in arms if arm is arms[0] or arm in best]
 
 
@@ -33,16 +33,16 @@ def _mean_fct(arm: Arm) -> float:
 
 @dataclass(frozen=True)
 class ShownRepeat:
-    """One repeat that all shown tuners ran, with the tables of their trials."""
+    """One repeat that all shown arms ran, with the tables of their trials."""
 
     repeat: int
     trials: tuple[Trial, ...]
     results: tuple[TrialResult, ...]
 
     @property
-    def by_tuner(self) -> dict[str, TrialResult]:
-        """The trials' tables by tuner."""
-        return {t.tuner: result for t, result in zip(self.trials, self.results, strict=True)}
+    def by_arm(self) -> dict[str, TrialResult]:
+        """The trials' tables by arm."""
+        return {t.arm: result for t, result in zip(self.trials, self.results, strict=True)}
 
     @property
     def sampled(self) -> bool:
@@ -51,9 +51,9 @@ class ShownRepeat:
 
 
 def shown_repeat(condition: Condition) -> ShownRepeat | None:
-    """Return the first repeat that every shown tuner has; None without a valid trial.
+    """Return the first repeat that every shown arm has; None without a valid trial.
 
-    If no repeat is common to all, the first tuner's first. Raises InputError for an unreadable
+    If no repeat is common to all, the first arm's first. Raises InputError for an unreadable
     table.
     """
     arms = shown_arms(condition)

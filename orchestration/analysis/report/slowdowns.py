@@ -37,13 +37,13 @@ _SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
 
 
 def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> CaptionedFigure:
-    """Draw one quantile of the slowdown over flow size, a line per tuner."""
+    """Draw one quantile of the slowdown over flow size, a line per arm."""
     arms = shown_arms(condition)
     curves = {}
     for arm in arms:
         size = arm.by_size
         ends = (part[:, quantile] for part in (size.slowdown, size.low, size.high))
-        curves[arm.tuner] = np.stack([*ends, size.flows])
+        curves[arm.name] = np.stack([*ends, size.flows])
     name = _QUANTILE_NAMES[quantile]
     return _by_size(
         arms,
@@ -58,12 +58,12 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> C
 
 
 def fct_by_size(condition: Condition, colours: Colours) -> CaptionedFigure:
-    """Draw the mean FCT over flow size, a line per tuner."""
+    """Draw the mean FCT over flow size, a line per arm."""
     arms = shown_arms(condition)
-    curves = {arm.tuner: _mean_fcts(arm, condition.interim) for arm in arms}
+    curves = {arm.name: _mean_fcts(arm, condition.interim) for arm in arms}
     spans = (
-        f"{interval(values[0, 0], values[0, -1], 'ns')} with {tuner}"
-        for tuner, values in list(curves.items())[:2]
+        f"{interval(values[0, 0], values[0, -1], 'ns')} with {arm}"
+        for arm, values in list(curves.items())[:2]
     )
     return _by_size(
         arms,
@@ -109,8 +109,8 @@ def _by_size(
     groups = np.arange(len(sizes))
     figure = base_figure(height=330, right=label_room(curves))
     ends = {}
-    for tuner, (mean, low, high, flows) in curves.items():
-        colour = colours[tuner]
+    for arm, (mean, low, high, flows) in curves.items():
+        colour = colours[arm]
         figure.add_trace(band(groups, low, high, colour))
         trace = curve(groups, mean, colour)
         trace.update(
@@ -120,10 +120,10 @@ def _by_size(
                 f"{flows[at]:.0f} flows"
                 for at in groups
             ],
-            hovertemplate=f"{tuner}: %{{text}}<extra></extra>",
+            hovertemplate=f"{arm}: %{{text}}<extra></extra>",
         )
         figure.add_trace(trace)
-        ends[tuner] = (len(sizes) - 1, math.log10(mean[-1]))
+        ends[arm] = (len(sizes) - 1, math.log10(mean[-1]))
     every = np.stack(list(curves.values()))[:, :3]
     low_end, high_end = float(np.nanmin(every)), float(np.nanmax(every))
     end_labels(figure, ends, colours, math.log10(high_end / low_end))
@@ -132,18 +132,18 @@ def _by_size(
     suffix = "_ns" if unit == "ns" else ""
     names = [f"{column}{suffix}" for column in (column, "low", "high")]
     columns = {
-        tuner: {
+        arm: {
             "flows": flows.astype(int).tolist(),
             **dict(zip(names, (mean.tolist(), low.tolist(), high.tolist()), strict=True)),
         }
-        for tuner, (mean, low, high, flows) in curves.items()
+        for arm, (mean, low, high, flows) in curves.items()
     }
     return CaptionedFigure(
         title,
         f"{_widest_gap(curves, sizes, unit)} {how}",
         figure,
         name,
-        lines_of("tuner", columns, {"upto_bytes": [int(size) for size in sizes]}),
+        lines_of("arm", columns, {"upto_bytes": [int(size) for size in sizes]}),
     )
 
 
@@ -164,7 +164,7 @@ def _widest_gap(curves: dict[str, Floats], sizes: Floats, unit: Unit) -> str:
 
 
 def _lowest(arms: Sequence[Arm], quantile: int) -> str:
-    """Return which tuner is clearly lowest, and how often: `secn1 is lowest in 8 of 10 groups`."""
+    """Return which arm is clearly lowest, and how often: `secn1 is lowest in 8 of 10 groups`."""
     curves = [arm.by_size for arm in arms]
     if len(arms) == 1:
         worst = int(np.argmax(curves[0].slowdown[:, quantile]))
@@ -178,8 +178,8 @@ def _lowest(arms: Sequence[Arm], quantile: int) -> str:
     ]
     best = int(np.argmax(clear))
     if not clear[best]:
-        return "no tuner is clearly lowest in any size group"
-    return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
+        return "no arm is clearly lowest in any size group"
+    return f"{arms[best].name} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
 
 
 def cdf(
@@ -189,49 +189,49 @@ def cdf(
     name, verb, unit, title = _DISTRIBUTIONS[column]
     figure = base_figure(height=330)
     curves: dict[str, Floats] = {}
-    for arm in shown_arms(condition):
-        values = [getattr(trial.metrics, column) for trial in arm.valid]
-        every = [np.quantile(one, _SHARES) for one in values if len(one)]
+    for one in shown_arms(condition):
+        values = [getattr(trial.metrics, column) for trial in one.valid]
+        every = [np.quantile(part, _SHARES) for part in values if len(part)]
         if every:
             pooled = np.asarray(np.quantile(np.concatenate(values), _SHARES))
-            curves[arm.tuner] = np.stack([pooled, np.min(every, 0), np.max(every, 0)])
-    for tuner, (line, low, high) in curves.items():
+            curves[one.name] = np.stack([pooled, np.min(every, 0), np.max(every, 0)])
+    for arm, (line, low, high) in curves.items():
         around = np.concatenate([low, high[::-1]])
-        area = band(_SHARES, low, high, colours[tuner])
+        area = band(_SHARES, low, high, colours[arm])
         area.update(x=around, y=100 * np.concatenate([_SHARES, _SHARES[::-1]]))
-        trace = curve(line, 100 * _SHARES, colours[tuner])
+        trace = curve(line, 100 * _SHARES, colours[arm])
         trace.update(
             text=[quantity(value, unit) for value in line],
-            hovertemplate=f"{tuner}: %{{y:.1f}}% up to %{{text}}<extra></extra>",
+            hovertemplate=f"{arm}: %{{y:.1f}}% up to %{{text}}<extra></extra>",
         )
         figure.add_trace(area)
         figure.add_trace(trace)
-    for number, (tuner, (line, *_)) in enumerate(curves.items()):
+    for number, (arm, (line, *_)) in enumerate(curves.items()):
         # at different heights to avoid overlap
         point = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
         at = float(np.log10(line[point])), 100 * float(_SHARES[point])
-        name_line(figure, tuner, *at, colours[tuner])
+        name_line(figure, arm, *at, colours[arm])
     every_value = np.concatenate([values[0] for values in curves.values()])
     ends = float(every_value.min()), float(every_value.max())
     figure.update_xaxes(**log_axis(title, *ends, unit, maximum=6))
     figure.update_yaxes(title="flows, %", range=[-2, 102])
     names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
-    columns = {tuner: dict(zip(names, c.tolist(), strict=True)) for tuner, c in curves.items()}
+    columns = {arm: dict(zip(names, c.tolist(), strict=True)) for arm, c in curves.items()}
     return CaptionedFigure(
         f"Half of the flows {verb} at most {_at(curves, 0.5, unit)}",
         f"1 in 20 flows {verb} over {_at(curves, 0.95, unit)}. {_apart(curves, unit)}"
         "All finished flows of all valid repeats together; band: range over the repeats.",
         figure,
         f"{name}-cdf",
-        lines_of("tuner", columns, {"share": _SHARES.tolist()}),
+        lines_of("arm", columns, {"share": _SHARES.tolist()}),
     )
 
 
 def _at(curves: dict[str, Floats], share: float, unit: Unit) -> str:
-    """Return the value that each tuner's curve has at a share of flows."""
+    """Return the value that each arm's curve has at a share of flows."""
     point = int(np.argmin(np.abs(_SHARES - share)))
     return ", ".join(
-        f"{quantity(values[0, point], unit)} with {tuner}" for tuner, values in curves.items()
+        f"{quantity(values[0, point], unit)} with {arm}" for arm, values in curves.items()
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.analysis.answer import answers, validity_text
+from orchestration.analysis.arm_differences import compare_arms
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.output import report_blocks
 from orchestration.analysis.report.queue_figures import busiest_queues, downsample
@@ -15,7 +16,6 @@ from orchestration.analysis.report.report_tables import stamp_tables
 from orchestration.analysis.report.selection import shown_repeat
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
-from orchestration.analysis.tuner_differences import compare
 from orchestration.core.errors import InputError
 from orchestration.core.trial import TunerSpec
 from orchestration.render.numbers import change, extremes, percent_change, quantity
@@ -35,8 +35,8 @@ def write(folder, case, verdict=None, **changes):
 def test_tuners_meet_in_one_condition_with_the_baseline_first(summary):
     (condition,) = summary.conditions
     assert condition.label == "load 0.6"
-    assert [arm.tuner for arm in condition.arms] == ["secn1", "secn2"]
-    assert summary.tuners == ("secn1", "secn2")
+    assert [arm.name for arm in condition.arms] == ["secn1", "secn2"]
+    assert summary.arms == ("secn1", "secn2")
 
 
 def test_an_invalid_trial_is_listed_and_counted_nowhere(summary):
@@ -66,7 +66,7 @@ def test_comparisons_are_paired_on_the_seeds_that_both_have(summary):
 def test_another_baseline_turns_the_differences_round(campaign, summary):
     other = summarise(campaign, "secn2")
     (there, *_), (back, *_) = (s.conditions[0].comparisons for s in (summary, other))
-    assert other.tuners == ("secn2", "secn1")
+    assert other.arms == ("secn2", "secn1")
     assert back.difference.mean == pytest.approx(-there.difference.mean)
 
 
@@ -128,7 +128,7 @@ def test_a_fixed_setting_is_the_baseline_and_a_network_makes_no_condition(tmp_pa
     summary = summarise(tmp_path)
     assert summary.baseline == "secn1"
     (condition,) = summary.conditions
-    assert [arm.tuner for arm in condition.arms] == ["secn1", "acc"]
+    assert [arm.name for arm in condition.arms] == ["secn1", "acc"]
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
         write(tmp_path, case, tuner=turn, cell={**case.trial.cell, "tuner": "mine"}, repeat=repeat)
         write(tmp_path, cases("secn1", repeat, 1_000_000), repeat=repeat)
     (condition,) = summarise(tmp_path).conditions
-    assert [(arm.tuner, len(arm.trials)) for arm in condition.arms] == [("secn1", 3), ("mine", 3)]
+    assert [(arm.name, len(arm.trials)) for arm in condition.arms] == [("secn1", 3), ("mine", 3)]
     page = lines(stamp_tables(summarise(tmp_path)))
     assert page.count("network acc-1") == 2
     assert page.count("network acc-2") == 1
@@ -161,8 +161,8 @@ def test_a_learned_tuner_is_told_beside_what_it_has_to_beat(tmp_path, cases):
             cell = {**case.trial.cell, "tuner": label}
             write(tmp_path, case, tuner=tuner, cell=cell, repeat=repeat)
     found = summarise(tmp_path)
-    assert found.tuners == ("secn1", *sorted(set(arms) - {"secn1"}))
-    pairs = [(one.tuner, one.baseline) for one in found.conditions[0].baselines]
+    assert found.arms == ("secn1", *sorted(set(arms) - {"secn1"}))
+    pairs = [(one.arm, one.baseline) for one in found.conditions[0].baselines]
     assert list(dict.fromkeys(pairs)) == [("acc", "best-static"), ("acc", "placebo-acc")]
     assert any(said.startswith("acc against placebo-acc (3 paired") for said in answers(found))
 
@@ -174,7 +174,7 @@ def test_a_label_that_stands_for_two_settings_is_not_taken(tmp_path, cases):
         cell = {**case.trial.cell, "tuner": "mine"}
         tuner = TunerSpec("static", {"kmin_bytes": kmin})
         write(tmp_path, case, tuner=tuner, cell=cell, repeat=repeat)
-    assert summarise(tmp_path).tuners == ("static(kmin_bytes=5000)", "static(kmin_bytes=9000)")
+    assert summarise(tmp_path).arms == ("static(kmin_bytes=5000)", "static(kmin_bytes=9000)")
 
 
 def test_what_stamps_say_of_every_trial_is_said_once(tmp_path, cases):
@@ -278,7 +278,7 @@ def verdict(base, other):
         name: {seed: metric_values(value) for seed, value in enumerate(values)}
         for name, values in (("secn1", base), ("secn2", other))
     }
-    found = next(item for item in compare(rows) if item.metric == "fct_mean_ns_all")
+    found = next(item for item in compare_arms(rows, ()) if item.metric == "fct_mean_ns_all")
     return found.real, found.verdict
 
 
@@ -306,7 +306,7 @@ def test_timelines_show_the_busiest_queue_with_its_thresholds(summary):
     (queue, *_) = busiest_queues(shown_repeat(summary.conditions[0]), 1_000)
     assert queue.kind == "towards a host"
     assert queue.repeat == 1
-    assert [line.tuner for line in queue.timelines] == ["secn1", "secn2"]
+    assert [line.arm for line in queue.timelines] == ["secn1", "secn2"]
     assert [int(line.kmin_bytes[0]) for line in queue.timelines] == [5_000, 100_000]
     assert queue.timelines[0].t_ns.max() <= 3_000_000
 

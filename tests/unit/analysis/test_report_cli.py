@@ -68,7 +68,7 @@ def test_json_is_valid_and_has_every_figure(run, folder):
     data = json.loads(run(folder, "--json", "--no-html").stdout, parse_constant=refuse)
     assert data["format"] == 1
     (condition,) = data["conditions"]
-    assert condition["tuners"][1]["estimates"]["slowdown_p99_all"]["n"] == 4
+    assert condition["arms"][1]["estimates"]["slowdown_p99_all"]["n"] == 4
     assert condition["comparisons"][0]["verdict"]
     assert [trial["stamp"]["valid"] for trial in data["trials"]].count(False) == 1
 

@@ -50,7 +50,7 @@ def result(testbed, **scopes):
 
 
 def shown(**results):
-    trials = tuple(SimpleNamespace(tuner=name) for name in results)
+    trials = tuple(SimpleNamespace(arm=name) for name in results)
     return ShownRepeat(repeat=1, trials=trials, results=tuple(results.values()))
 
 
@@ -115,7 +115,7 @@ def test_without_cnps_the_hosts_are_those_with_the_lowest_rates(testbed):
     assert picture.title == "h1 had the lowest rate: 5Gbps around 500us, with a"
     assert "CNPs" not in picture.caption
     lines = nics_over_time(alone, 100, colours_of(["a"]))
-    assert list(lines.data) == ["tuner", "from_ns", "rate_mean_bps", "rtt_median_ns"]
+    assert list(lines.data) == ["arm", "from_ns", "rate_mean_bps", "rtt_median_ns"]
 
 
 def test_hosts_over_time_are_counted_by_the_ms(testbed):

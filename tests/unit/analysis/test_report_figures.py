@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs_version
 
+from orchestration.analysis.arm_differences import compare_arms
 from orchestration.analysis.report.differences import convergence, differences
 from orchestration.analysis.report.fabric import fabric_heatmap
 from orchestration.analysis.report.selection import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
-from orchestration.analysis.tuner_differences import compare
 from orchestration.render.csv import csv_text
 from orchestration.render.figure_style import _PALETTE, colours_of, contrast_to_white, readable
 from orchestration.render.html import PLOTLY_FILE, asset
@@ -84,7 +84,7 @@ def test_as_many_repeats_as_needed_give_that_interval():
 
 def test_convergence_ends_at_the_comparison_of_the_tables(summary):
     (condition,) = summary.conditions
-    picture = convergence(condition, "fct_mean_ns_all", colours_of(summary.tuners))
+    picture = convergence(condition, "fct_mean_ns_all", colours_of(summary.arms))
     (item,) = [item for item in condition.comparisons if item.metric == "fct_mean_ns_all"]
     assert picture.data["repeats"] == [1, 2, 3, 4]
     assert picture.data["percent"][-1] == pytest.approx(100 * item.difference.relative)
@@ -95,9 +95,9 @@ def test_convergence_ends_at_the_comparison_of_the_tables(summary):
 def test_a_tuner_that_differs_in_no_pair_is_called_identical(summary):
     (condition,) = summary.conditions
     base, other = condition.arms
-    twin = dataclasses.replace(base, tuner=other.tuner)
+    twin = dataclasses.replace(base, name=other.name)
     same = dataclasses.replace(condition, arms=(base, twin))
-    picture = convergence(same, "fct_mean_ns_all", colours_of(summary.tuners))
+    picture = convergence(same, "fct_mean_ns_all", colours_of(summary.arms))
     assert (
         picture.title == "After 5 repeats the difference in mean FCT is 0: identical in every pair"
     )
@@ -105,18 +105,18 @@ def test_a_tuner_that_differs_in_no_pair_is_called_identical(summary):
     values = {trial.spec.seed: trial.metrics.scalars for trial in base.valid}
     for count in (1, 5):
         some = dict(list(values.items())[:count])
-        found = compare({"secn1": some, "secn2": some})
+        found = compare_arms({"secn1": some, "secn2": some}, ())
         assert all(item.identical for item in found)
-        picture = differences(found, colours_of(summary.tuners))
+        picture = differences(found, colours_of(summary.arms))
         assert picture.caption.startswith("All are identical in every pair.")
 
 
 @pytest.mark.parametrize("spans", [7, 30, 500])
 def test_a_fabrics_grid_keeps_every_ports_peak_and_has_no_holes(summary, spans):
     shown = shown_repeat(summary.conditions[0])
-    picture = fabric_heatmap(shown, spans, colours_of(summary.tuners))
+    picture = fabric_heatmap(shown, spans, colours_of(summary.arms))
     worst_hidden = 0
-    for tuner, result in shown.by_tuner.items():
+    for tuner, result in shown.by_arm.items():
         upto = result.ports.t_ns <= result.spec.duration_ns
         peaks = dict(
             zip(
@@ -125,8 +125,8 @@ def test_a_fabrics_grid_keeps_every_ports_peak_and_has_no_holes(summary, spans):
                 strict=True,
             )
         )
-        rows = [row for row, name in enumerate(picture.data["tuner"]) if name == tuner]
-        ports = [name for name in picture.data if name not in ("tuner", "from_ns")]
+        rows = [row for row, name in enumerate(picture.data["arm"]) if name == tuner]
+        ports = [name for name in picture.data if name not in ("arm", "from_ns")]
         grid = np.array([[picture.data[port][row] for row in rows] for port in ports])
         assert not np.isnan(grid).any()
         assert [peaks[port] for port in ports] == grid.max(axis=1).tolist()

@@ -55,7 +55,7 @@ def test_a_folder_of_runs_gets_a_page_with_links_to_reports(run, runs):
     assert "secn2 against secn1, 4 pairs: mean FCT" in page
     assert "the guest &lt;died&gt;" in page
     assert "plotly" not in page
-    assert ": tuners: " in result.stdout
+    assert ": compares " in result.stdout
     assert result.stdout.startswith("runs: 3 runs, 20 trials done, 2 invalid, 1 failed, 3 not run.")
 
 
@@ -73,7 +73,7 @@ def test_the_data_beside_it_has_what_the_page_says(run, runs):
     assert dead["failed"] == {"a-r1": "the guest <died>"}
     assert dead["report"] == ""
     assert (first["finished"], first["invalid"], first["missing"]) == (10, 1, 0)
-    assert first["tuners"] == ["secn1", "secn2"]
+    assert first["arms"] == ["secn1", "secn2"]
     assert first["asks"] == {"load": ["0.6"]}
     assert (first["testbeds"], first["backends"], first["kernels"]) == (
         ["graphcc"],

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.analysis.report.report_page import build_report
-from orchestration.analysis.report.selection import MAX_TUNERS
+from orchestration.analysis.report.selection import MAX_ARMS
 from orchestration.analysis.summary import summarise
 from orchestration.cli.report import report
 from orchestration.core.errors import InputError, NotReadyError
@@ -108,7 +108,7 @@ def one_queue_only(record):
 def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):
     made = written(one_queue_only, backend="imported")
     (head, *_) = made.csv["fabric-over-time.csv"].splitlines()
-    assert head.startswith("tuner,from_ns,leaf0:eth3")
+    assert head.startswith("arm,from_ns,leaf0:eth3")
     assert head.count(",") == 2
     assert "39 ports have no samples." in made.html
     assert "more ports are not drawn" not in made.html
@@ -161,8 +161,8 @@ def test_of_many_tuners_pictures_show_some_and_tables_all(written):
     many = [TunerSpec("static", {"kmin_bytes": 1_000 * n, "kmax_bytes": 50_000}) for n in range(9)]
     made = written(seeds=(1, 2), tuners=many)
     rows = list(csv.DictReader(io.StringIO(made.csv["fct-cdf.csv"])))
-    assert len({row["tuner"] for row in rows}) == MAX_TUNERS
-    assert f"Figures show {MAX_TUNERS} of 9 tuners" in made.html
+    assert len({row["arm"] for row in rows}) == MAX_ARMS
+    assert f"Figures show {MAX_ARMS} of 9 arms" in made.html
     assert made.html.count("<td>static(kmax_bytes=50000, kmin_bytes=8000)</td>") > 5
 
 
@@ -186,7 +186,7 @@ def test_csv_files_hold_the_summary(summary, campaign, tmp_path):
     (condition,) = summary.conditions
     for arm in condition.arms:
         for key, estimate in arm.estimates.items():
-            (row,) = [r for r in rows if (r["tuner"], r["metric"]) == (arm.tuner, key)]
+            (row,) = [r for r in rows if (r["arm"], r["metric"]) == (arm.name, key)]
             assert float(row["mean"] or "nan") == pytest.approx(estimate.mean, nan_ok=True)
             assert int(row["n"]) == estimate.n
     with (target / "comparisons.csv").open() as file:

@@ -60,7 +60,7 @@ def test_metrics_by_hand(testbed):
 def test_the_picture_names_the_most_uneven_switch(testbed):
     shown = ShownRepeat(
         repeat=1,
-        trials=(SimpleNamespace(tuner="a"), SimpleNamespace(tuner="b")),
+        trials=(SimpleNamespace(arm="a"), SimpleNamespace(arm="b")),
         results=(result_of(testbed, SENT), result_of(testbed, [0] * 10)),
     )
     picture = uplink_figure(shown, colours_of(["a", "b"]))

@@ -28,7 +28,7 @@ def shown(tmp_path, **rows):
 
     return ShownRepeat(
         repeat=1,
-        trials=tuple(SimpleNamespace(tuner=name) for name in rows),
+        trials=tuple(SimpleNamespace(arm=name) for name in rows),
         results=tuple(SimpleNamespace(testbed=testbed, table=table(of)) for of in rows.values()),
     )
 
@@ -49,7 +49,7 @@ def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
         ),
         colours_of(["a", "b"]),
     )
-    rows = zip(*(picture.data[name] for name in ("tuner", "stops", "stopped")), strict=True)
+    rows = zip(*(picture.data[name] for name in ("arm", "stops", "stopped")), strict=True)
     assert list(rows) == [
         ("a", "leaf1", "h1"),
         ("a", "spine1", "leaf1"),

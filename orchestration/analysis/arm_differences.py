@@ -1,6 +1,6 @@
-"""Paired comparisons between tuners, with a verdict in words.
+"""Paired comparisons between arms, with a verdict in words.
 
-The trials of one seed have the same flows under every tuner, so each seed gives one difference, and
+The trials of one seed have the same flows under every arm, so each seed gives one difference, and
 what varies between seeds cancels.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.sequential import FIXED, InterimAnalysis
@@ -30,36 +30,44 @@ VERDICTS_NOTE = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """A tuner compared with the baseline on one metric, over their common seeds.
+    """A arm compared with the baseline on one metric, over their common seeds.
 
     `p_holm` is the paired t-test's p-value, corrected for `family` comparisons; the difference is
-    `real`, that is, significant, if `p_holm` is below 0.05. The two tuners are `identical` on the
+    `real`, that is, significant, if `p_holm` is below 0.05. The two arms are `identical` on the
     metric if it is the same in every pair.
     """
 
     metric: str
     baseline: str
-    tuner: str
+    arm: str
     difference: PairedDifference
     p_holm: float
     family: int
     real: bool
     verdict: str
     identical: bool = False
+    judged: bool = False
 
 
-def compare(
-    values: Mapping[str, Mapping[int, Mapping[str, float]]], interim: InterimAnalysis = FIXED
+def compare_arms(
+    values: Mapping[str, Mapping[int, Mapping[str, float]]],
+    judge: Sequence[str],
+    interim: InterimAnalysis = FIXED,
 ) -> tuple[Comparison, ...]:
-    """Compare every tuner with the first, on the metrics marked as compared.
+    """Compare every arm with the first, on the metrics that judge and on those marked as compared.
 
-    `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons with a p-value
-    form one family for Holm's correction. `interim` is the analysis at which a campaign with
-    adaptive repeats is read.
+    `values` is arm -> seed -> metric -> value of one valid trial. The comparisons on the metrics
+    `judge` form one family for Holm's correction; all others, which are exploratory, form another.
+    `interim` is the analysis at which a campaign with adaptive repeats is read.
     """
     baseline, *others = values
-    keys = [metric.key for metric in METRICS.report if metric.compared]
-    return compare_pairs(values, [(baseline, tuner) for tuner in others], keys, interim)
+    pairs = [(baseline, arm) for arm in others]
+    keys = [metric.key for metric in METRICS.report if metric.compared and metric.key not in judge]
+    judged = compare_pairs(values, pairs, judge, interim)
+    return (
+        *(replace(item, judged=True) for item in judged),
+        *compare_pairs(values, pairs, keys, interim),
+    )
 
 
 def compare_pairs(
@@ -68,30 +76,30 @@ def compare_pairs(
     keys: Sequence[str],
     interim: InterimAnalysis = FIXED,
 ) -> tuple[Comparison, ...]:
-    """Compare the second tuner of each of `pairs` with the first, on the metrics `keys`.
+    """Compare the second arm of each of `pairs` with the first, on the metrics `keys`.
 
     All these comparisons form one family for Holm's correction. A metric that no pair of trials has
     on both sides is left out.
     """
     drafts = []
-    for baseline, tuner in pairs:
-        seeds = sorted(set(values[baseline]) & set(values[tuner]))
+    for baseline, arm in pairs:
+        seeds = sorted(set(values[baseline]) & set(values[arm]))
         for key in keys:
             difference = paired_difference(
                 [values[baseline][seed][key] for seed in seeds],
-                [values[tuner][seed][key] for seed in seeds],
+                [values[arm][seed][key] for seed in seeds],
                 interim,
             )
             if difference.n:
-                drafts.append((key, baseline, tuner, difference))
+                drafts.append((key, baseline, arm, difference))
     corrected = holm([difference.p_t for *_, difference in drafts])
     family = sum(not math.isnan(p) for p in corrected)
     return tuple(
         Comparison(
-            key, baseline, tuner, difference, p, family, p < SIGNIFICANCE,
+            key, baseline, arm, difference, p, family, p < SIGNIFICANCE,
             _verdict(key, difference, p), difference.identical,
         )
-        for (key, baseline, tuner, difference), p in zip(drafts, corrected, strict=True)
+        for (key, baseline, arm, difference), p in zip(drafts, corrected, strict=True)
     )  # fmt: skip
 
 

@@ -34,6 +34,10 @@ class Question:
     judge: tuple[str, ...] = ()
 
 
+# The question of results without a campaign file.
+TUNERS_COMPARED = Question()
+
+
 def compared_factor(name: str, factors: Iterable[str]) -> str:
     """Return the factor that a name means; "" if there is none.
 
@@ -82,4 +86,4 @@ def read_question(folder: Path) -> Question:
     try:
         return question_of(read(folder / CAMPAIGN_FILE).data)
     except InputError:
-        return Question()
+        return TUNERS_COMPARED

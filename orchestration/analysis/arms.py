@@ -1,0 +1,136 @@
+"""Arms and conditions of trials: which trials are compared with each other.
+
+One factor of a campaign is compared; its levels are the arms. Trials that agree in everything else
+but seed and repeat are under one condition. For tuners that is what `core.condition` says. Other
+factors change fields of a trial, so the arms of a condition differ in these fields: only what
+differs among the trials of one arm makes another condition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from orchestration.analysis.metrics import METRICS
+from orchestration.core.condition import (
+    TUNER,
+    condition_key,
+    condition_settings,
+    factors_of,
+    labels_of,
+)
+from orchestration.core.errors import InputError, unknown
+from orchestration.core.pattern import PatternSpec
+from orchestration.core.trial import Scalar, TrialSpec
+from orchestration.results.question import compared_factor
+
+Item = TypeVar("Item")
+
+
+def chosen_factor(name: str, trials: Iterable[TrialSpec]) -> str:
+    """Return the factor of these trials that a user calls `name`.
+
+    Raises InputError if there is none, or if some of the trials lack it.
+    """
+    cells = [labels_of(trial) for trial in trials]
+    factors = list(dict.fromkeys(label for cell in cells for label in factors_of(cell)))
+    factor = compared_factor(name, factors)
+    if not factor:
+        known = ["tuners", *factors]
+        raise InputError([unknown("--compare", f"no factor {name!r} here", name, known)])
+    if factor != TUNER and (lack := sum(factor not in cell for cell in cells)):
+        raise InputError.single(
+            "--compare",
+            f"{lack} of {len(cells)} trials have no factor {name!r}",
+            "name a folder whose trials all have it",
+        )
+    return factor
+
+
+def arm_of(trial: TrialSpec, tuner: str, compare: str) -> str:
+    """Return the name of a trial's arm where the factor `compare` is compared.
+
+    `tuner` is the name of its tuner.
+    """
+    return tuner if compare == TUNER else str(labels_of(trial).get(compare, "none"))
+
+
+def by_condition(
+    items: Sequence[Item], spec_of: Callable[[Item], TrialSpec], compare: str
+) -> list[list[Item]]:
+    """Return items of trials in groups, one for each condition; all are of one campaign."""
+    specs = [spec_of(item) for item in items]
+    if compare == TUNER:
+        keys = [condition_key(spec) for spec in specs]
+    else:
+        keys = list(_keys(specs, compare))
+    groups: dict[str, list[Item]] = {}
+    for key, item in zip(keys, items, strict=True):
+        groups.setdefault(key, []).append(item)
+    return list(groups.values())
+
+
+def _keys(specs: Sequence[TrialSpec], compare: str) -> Iterator[str]:
+    settings = [_settings(spec, compare) for spec in specs]
+    seen: dict[tuple[Scalar | None, str], str] = {}
+    varying: set[str] = set()
+    for spec, fields in zip(specs, settings, strict=True):
+        for name, value in fields.items():
+            if seen.setdefault((labels_of(spec).get(compare), name), value) != value:
+                varying.add(name)
+    for fields in settings:
+        yield json.dumps([[name, fields.get(name)] for name in sorted(varying)])
+
+
+def _settings(spec: TrialSpec, compare: str) -> dict[str, str]:
+    """Return everything that determines a trial except seed and repeat: value by path of field."""
+    labels = {name: level for name, level in labels_of(spec).items() if name != compare}
+    data = {"cell": labels, "settings": json.loads(condition_settings(spec))}
+    return dict(_flat(data, ""))
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}")
+    else:
+        yield path, json.dumps(value, sort_keys=True)
+
+
+def shared_factors(trials: Iterable[TrialSpec], compare: str) -> dict[str, Scalar]:
+    """Return the factors that have one level in all these trials; not tuner and compared one."""
+    cells = [labels_of(trial) for trial in trials]
+    first = cells[0]
+    same = {
+        name: level for name, level in first.items() if all(c.get(name) == level for c in cells)
+    }
+    return {name: level for name, level in same.items() if name not in (compare, TUNER)}
+
+
+def default_judges(traffic: Sequence[PatternSpec]) -> tuple[str, ...]:
+    """Return the metric that decides which arm is best, by the kind of traffic.
+
+    Incasts alone are judged by how long they take, long-lived flows by their goodput, flows that
+    finish by their mean slowdown.
+    """
+    if all(pattern.lasts for pattern in traffic):
+        return _first_known("goodput_bps", "utilisation_hosts")
+    if all(pattern.kind == "incast" for pattern in traffic):
+        return _first_known("incast_completion_ratio", "slowdown_mean_all")
+    return ("slowdown_mean_all",)
+
+
+def _first_known(*keys: str) -> tuple[str, ...]:
+    return (next(key for key in keys if key in METRICS),)
+
+
+def known_judges(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the keys of metrics that a campaign names; raise InputError for unknown ones."""
+    wrong = [name for name in names if not METRICS.canonical(name)]
+    if wrong:
+        raise InputError(
+            unknown(where, f"no metric is called {name!r}", name, METRICS.of_a_trial)
+            for name in wrong
+        )
+    return tuple(dict.fromkeys(METRICS.canonical(name) for name in names))
