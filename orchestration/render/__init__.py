@@ -1,7 +1,7 @@
 """Tables, figures and pages: described once, shown in a terminal, HTML, Markdown, CSV and JSON.
 
-`table` and `page` describe; `terminal`, `html`, `markdown`, `csv` and `json` show. Text is plain
-until an output escapes it, once. `numbers` makes text of numbers.
+`table`, `scorecard` and `page` describe; `terminal`, `html`, `markdown`, `csv` and `json` show.
+Text is plain until an output escapes it, once. `numbers` makes text of numbers.
 Must not import: inventory, collectors, orchestration.results, orchestration.analysis.
 """
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestration.render.elements import element
 from orchestration.render.figure_style import FAINT, GRID, INK, contrast_to_white, readable
-from orchestration.render.html import element
 
 _ROW, _CELL, _GAP, _TOP, _BOTTOM, _STEP = 28, 74, 22, 92, 64, 90
 _LETTER, _SMALL = 7.0, 5.9

@@ -1,6 +1,6 @@
 """Pages as self-contained HTML files: style, plotly.js, figures and their data are inside.
 
-Text is escaped here, once: an `Html` string is already escaped.
+Text is escaped once, by `elements`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from urllib.parse import quote
 
 from orchestration.core.outputs import write_output
 from orchestration.render.csv import csv_text
+from orchestration.render.elements import CLASSES, Html, element, inline
 from orchestration.render.page import (
     Block,
     CaptionedFigure,
     FigureGrid,
+    Fold,
     Heading,
     Items,
     Key,
@@ -27,7 +29,9 @@ from orchestration.render.page import (
     Paragraph,
     Section,
 )
-from orchestration.render.table import Column, Row, Table, Text, spans
+from orchestration.render.scorecard import Headline, Scorecard, Trust
+from orchestration.render.scorecard_html import headline_html, scorecard_html, trust_html
+from orchestration.render.table import Column, Row, Table, Text
 
 # The page must work offline, so it may fetch nothing.
 _POLICY = (
@@ -38,13 +42,7 @@ _POLICY = (
 PLOTLY_FILE = "plotly-cartesian.min.js"
 # Characters that a file system may refuse in a name, or that need quotes in a shell.
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
-_TAGS = {"strong": "b", "code": "code"}
-_CLASSES = {"warning": "warning", "bad": "invalid", "faint": "note"}
 _PARAGRAPHS = {"ok": "standing ok", "bad": "standing bad"}
-
-
-class Html(str):
-    """A string of HTML, which is not escaped again."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,15 @@ def render(page: Page) -> Rendered:
     """Return a page as HTML, with the data of its figures."""
     writer = _FigureWriter()
     kicker = element("p", page.kicker, css="kicker") if page.kicker else ""
-    head = [kicker, element("h1", page.heading), *(_block(block, writer) for block in page.opening)]
+    heading = element("h1", page.heading) if page.heading else ""
+    head = [kicker, heading, *(_block(block, writer) for block in page.opening)]
     body = [
         element("a", "Skip to the figures", css="skip", href="#content"),
         element("header", Html("".join(head))),
         '<main id="content">',
         *(_block(block, writer) for block in page.blocks),
         "</main>",
+        f"<script>\n{asset('folds.js')}</script>" if any(map(_has_fold, page.blocks)) else "",
         writer.script(),
     ]
     script = f"<script>{asset(PLOTLY_FILE)}</script>\n" if writer.count else ""
@@ -95,27 +95,6 @@ def render(page: Page) -> Rendered:
         f"<style>\n{asset('page.css')}</style>\n{script}</head><body>\n{shown}\n</body></html>\n"
     )
     return Rendered(html, writer.tables)
-
-
-def element(tag: str, *content: str, css: str = "", **attributes: str) -> Html:
-    """Return an element with class `css`; attributes and content other than `Html` are escaped."""
-    inner = "".join(part if isinstance(part, Html) else escape(part) for part in content)
-    named = {"class": css, **attributes} if css else attributes
-    text = "".join(f' {name.replace("_", "-")}="{escape(v)}"' for name, v in named.items())
-    return Html(f"<{tag}{text}>{inner}</{tag}>")
-
-
-def inline(text: Text) -> Html:
-    """Return a text with its styles and links."""
-    parts = []
-    for part in spans(text):
-        shown = Html(escape(part.text).replace("\n", "<br>"))
-        if part.style in _TAGS:
-            shown = element(_TAGS[part.style], shown)
-        elif part.style in _CLASSES:
-            shown = element("span", shown, css=_CLASSES[part.style])
-        parts.append(element("a", shown, href=quote(part.link, "/#:")) if part.link else shown)
-    return Html("".join(parts))
 
 
 def html_table(table: Table) -> Html:
@@ -133,7 +112,7 @@ def html_table(table: Table) -> Html:
 
 
 def _row(columns: Sequence[Column], texts: Sequence[Text], row: Row) -> Html:
-    style = _CLASSES.get(row.style, "")
+    style = CLASSES.get(row.style, "")
     shown = [inline(text) for text in texts]
     if row.style == "strong":
         shown = [element("b", text) if text else text for text in shown]
@@ -174,6 +153,28 @@ def _block(block: Block, writer: _FigureWriter) -> str:
         case Section(blocks, anchor):
             inner = Html("\n".join(_block(part, writer) for part in blocks))
             return element("section", inner, **({"id": anchor} if anchor else {}))
+        case Fold(title, blocks, is_open):
+            return _fold(title, [_block(part, writer) for part in blocks], is_open=is_open)
+        case Headline():
+            return headline_html(block)
+        case Scorecard():
+            return scorecard_html(block)
+        case Trust():
+            return trust_html(block)
+
+
+def _has_fold(block: Block) -> bool:
+    return isinstance(block, Fold) or (
+        isinstance(block, Section) and any(map(_has_fold, block.blocks))
+    )
+
+
+def _fold(title: str, blocks: Sequence[str], *, is_open: bool) -> Html:
+    inner = element("div", Html("\n".join(blocks)))
+    summary = element("summary", element("h2", title))
+    if is_open:
+        return element("details", summary, inner, css="fold", open="")
+    return element("details", summary, inner, css="fold closed")
 
 
 class _FigureWriter:

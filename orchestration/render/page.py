@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestration.render.csv import Data
+from orchestration.render.scorecard import Headline, Scorecard, Trust
 from orchestration.render.table import Table, Text
 
 if TYPE_CHECKING:
@@ -78,17 +79,43 @@ class Section:
     anchor: str = ""
 
 
-Block = Heading | Paragraph | Items | FigureGrid | Key | Links | Section | Table
+@dataclass(frozen=True)
+class Fold:
+    """Blocks under a heading that opens and closes them; `is_open` is how they are at first.
+
+    A terminal shows them if everything is asked for. Printed, all are open.
+    """
+
+    title: str
+    blocks: Sequence[Block]
+    is_open: bool = False
+
+
+Block = (
+    Headline
+    | Scorecard
+    | Trust
+    | Heading
+    | Paragraph
+    | Items
+    | FigureGrid
+    | Key
+    | Links
+    | Section
+    | Fold
+    | Table
+)
 
 
 @dataclass(frozen=True)
 class Page:
     """A page: a heading with the line `kicker` above it, opening blocks, and the rest.
 
-    `title` is the title of the browser's window; if "", it is the heading.
+    `title` is the title of the browser's window; if "", it is the heading. A page that opens with a
+    `Headline` has no other heading.
     """
 
-    heading: str
+    heading: str = ""
     kicker: str = ""
     opening: Sequence[Block] = field(default_factory=tuple)
     blocks: Sequence[Block] = field(default_factory=tuple)

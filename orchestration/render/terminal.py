@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from orchestration.render.page import Block, Heading, Items, Paragraph, Section
+from orchestration.render.page import Block, Fold, Heading, Items, Paragraph, Section
+from orchestration.render.scorecard import Headline, Scorecard, Trust
+from orchestration.render.scorecard_table import fitted_table
 from orchestration.render.table import Row, Span, Style, Table, Text, joined, plain_text, spans
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ _KINDS: dict[str, Style] = {"warning": "warning", "bad": "strong", "ok": "strong
 _GAP = 2
 # Wider than any line, as rich needs a width.
 _NO_LIMIT = 1_000_000
+# The width of a scorecard in a file or pipe.
+_PAPER_WIDTH = 80
 # Control characters except newline, which could move the cursor or change colours.
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
@@ -30,20 +34,22 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 Part = Text | Block
 
 
-def show(*parts: Part, file: TextIO | None = None) -> None:
-    """Print texts, tables and other blocks, one below the other."""
+def show(*parts: Part, file: TextIO | None = None, full: bool = True) -> None:
+    """Print texts, tables and other blocks, one below the other; folds only if `full`."""
     file = file or sys.stdout
+    shown = [part for part in parts if full or not isinstance(part, Fold)]
     console = console_of(file)
     if console.is_terminal:
-        _print(console, parts)
+        _print(console, shown)
     else:
-        file.write(lines(parts))
+        file.write(lines(shown))
         file.flush()
 
 
 def _print(console: Console, parts: Iterable[Part]) -> None:
     before: Text | Table = ""
-    for number, part in enumerate(flat(parts)):
+    width = console.width if console.width < _NO_LIMIT else _PAPER_WIDTH
+    for number, part in enumerate(flat(parts, width)):
         if isinstance(part, Table) and number and before != "":
             console.print()
         if part != "" or before != "":
@@ -51,8 +57,11 @@ def _print(console: Console, parts: Iterable[Part]) -> None:
         before = part
 
 
-def flat(parts: Iterable[Part]) -> Iterator[Text | Table]:
-    """Yield blocks as texts and tables; blocks for pages only are left out."""
+def flat(parts: Iterable[Part], width: int) -> Iterator[Text | Table]:
+    """Yield blocks as texts and tables; blocks for pages only are left out.
+
+    A scorecard is laid out for `width` characters.
+    """
     for part in parts:
         match part:
             case str() | Span() | tuple() | Table():
@@ -66,7 +75,27 @@ def flat(parts: Iterable[Part]) -> Iterator[Text | Table]:
                 for item in items:
                     yield ("• ", *spans(item))
             case Section(blocks):
-                yield from flat(blocks)
+                yield from flat(blocks, width)
+            case Fold(title, blocks):
+                yield from flat([Heading(title), *blocks], width)
+            case Headline(kicker, sentence):
+                yield Span(kicker, "faint")
+                yield Span(sentence, "strong")
+            case Scorecard():
+                yield fitted_table(part, width)
+            case Trust():
+                yield ""
+                yield _trust_text(part)
+
+
+def _trust_text(trust: Trust) -> Text:
+    words = {"plain": "", "warning": "warning: ", "bad": "problem: "}
+    style: dict[str, Style] = {"plain": "strong", "warning": "warning", "bad": "bad"}
+    items = [
+        (Span(words[item.tone] + item.strong, style[item.tone]), f" {item.rest}")
+        for item in trust.items
+    ]
+    return joined(items, " · ")
 
 
 def console_of(file: TextIO) -> Console:
