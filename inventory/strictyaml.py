@@ -269,7 +269,7 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
     error, loc, value = details["type"], details["loc"], details["input"]
     context = details.get("ctx", {})
     if error == "extra_forbidden":
-        owners = _models_at(model, loc[:-1])
+        owners = models_at(model, loc[:-1])
         known = list(dict.fromkeys(name for owner in owners for name in field_names(owner)))
         problem = unknown(
             where, f"unknown field {loc[-1]!r}", str(loc[-1]), known, "remove it or use one of "
@@ -279,7 +279,7 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
         remedy = f"add it{_described(model, loc)}"
         return Problem(where, f"missing field {loc[-1]!r}", remedy, Code.MISSING_FIELD)
     if error == "union_tag_not_found":
-        known = [kind for owner in _models_at(model, loc) for kind in _kinds(owner)]
+        known = [kind for owner in models_at(model, loc) for kind in kinds_of(owner)]
         what = f"missing field {context['discriminator']}"
         return Problem(where, what, f"use one of {', '.join(known)}", Code.MISSING_FIELD)
     if error == "union_tag_invalid":
@@ -311,14 +311,14 @@ def _shown(value: object) -> str:
 
 
 def _described(model: type[BaseModel], loc: Loc) -> str:
-    for owner in _models_at(model, loc[:-1]):
+    for owner in models_at(model, loc[:-1]):
         field = owner.model_fields.get(str(loc[-1]))
         if field is not None and field.description:
             return f": {field.description}"
     return ""
 
 
-def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
+def models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
     """Return the models that may be at `loc`, starting from `model`."""
     here = _alternatives(model)
     for part in loc:
@@ -332,7 +332,7 @@ def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
             elif isinstance(part, int) and get_args(kind):
                 inner += _alternatives(get_args(kind)[0])
         # A part that is not a field or an item is the tag of a union: it selects a model.
-        here = inner or [kind for kind in here if part in _kinds(kind)] or here
+        here = inner or [kind for kind in here if part in kinds_of(kind)] or here
     return [kind for kind in here if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
@@ -347,7 +347,7 @@ def _alternatives(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _kinds(model: Any) -> list[str]:
+def kinds_of(model: Any) -> list[str]:
     """Return the values of a model's `kind`, the discriminator of its union."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []

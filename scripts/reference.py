@@ -26,7 +26,7 @@ from inventory import strictyaml  # noqa: E402
 from orchestration.analysis.metrics import CATALOGUE, METRICS  # noqa: E402
 from orchestration.campaign import hosts, repeats, schema, streams  # noqa: E402
 from orchestration.campaign.controls import Program, format_parameter  # noqa: E402
-from orchestration.campaign.fields import name_as_mapping  # noqa: E402
+from orchestration.campaign.fields import NONE, name_as_mapping, none_is_default  # noqa: E402
 from orchestration.campaign.load_balancing import LoadBalancing, Timeouts  # noqa: E402
 from orchestration.campaign.patterns import Driver, Pattern, pattern_model  # noqa: E402
 from orchestration.cli.verbs import load, verbs  # noqa: E402
@@ -184,6 +184,7 @@ def rows_of(model: type[BaseModel], leave_out: Iterable[str] = ()) -> Iterator[C
         kind = kind_of(field.annotation, field.metadata)
         value = ", ".join(dict.fromkeys((kind.words, *kind.bounds)))
         default = "required" if field.is_required() else _default(field.default, kind)
+        default = default or (code(NONE) if none_is_default(field) else "")
         yield code(name_in_file), value, default, field.description or ""
 
 
@@ -213,7 +214,8 @@ def campaign_file() -> str:
         "the schema (`orchestration/campaign`), the patterns, congestion controls and tuners",
         "[campaign.md](../campaign.md) says what the file is for, with examples, and how fields "
         "act together. Units are part of values: durations `ns us ms s`, sizes `B KB MB GB` "
-        "(powers of 1000) and `KiB MiB GiB`, rates `bps Kbps Mbps Gbps Tbps`.",
+        "(powers of 1000) and `KiB MiB GiB`, rates `bps Kbps Mbps Gbps Tbps`. Where the default "
+        "is `none` or 0, `none` says it, also as a factor's level.",
         "## The whole file",
         fields(schema.CampaignFile),
         f"Former spellings that are accepted: {'; '.join(_former_spellings())}.",

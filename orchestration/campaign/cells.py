@@ -18,7 +18,7 @@ from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from orchestration.campaign import checks, limits, schema, search_result
 from orchestration.campaign.factors import Factors, Level, read_factors, substitute_levels
-from orchestration.campaign.fields import resolve_path
+from orchestration.campaign.fields import resolve_path, without_nones
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.problems import of_value
@@ -136,7 +136,9 @@ def check_cells(
             resolved = replace(resolved, data={**resolved.data, **others})
         resolved, unresolved = search_result.resolve_references(resolved, labels, load)
         problems += unresolved
-        file, of_cell = resolved.check(schema.campaign_file(resolved.data, folder))
+        model = schema.campaign_file(resolved.data, folder)
+        resolved = replace(resolved, data=without_nones(resolved.data, model))
+        file, of_cell = resolved.check(model)
         of_cell += _semantic_problems(resolved, load)
         problems += [problem for problem in of_cell if not factors.explains(problem)]
         if file is not None:

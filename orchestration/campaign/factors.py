@@ -309,7 +309,11 @@ def _levels(document: Document, name: str, value: Any) -> tuple[tuple[Level, ...
     problems: list[Problem] = []
     seen: set[Scalar] = set()
     for index, level in enumerate(value):
-        if level is None or isinstance(level, (list, dict)):
+        if level is None:
+            what = f"level {index + 1} of factor {name!r} has no value"
+            remedy = "write `none` where the default of a field is none, or else a value"
+            problems.append(document.problem((*loc, index), what, remedy))
+        elif isinstance(level, (list, dict)):
             what = f"level {index + 1} of factor {name!r} is not a single value"
             remedy = f"name the levels: {name}: {{some-name: value, other-name: value}}"
             problems.append(document.problem((*loc, index), what, remedy))

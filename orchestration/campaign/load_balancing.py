@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from inventory.routing import next_hops
 from inventory.strictyaml import Duration, StrictModel, must, one_of
+from orchestration.campaign.fields import SOMETHING
 from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.core.load_balancing import (
     KINDS,
@@ -68,13 +69,16 @@ class Timeouts(StrictModel):
     aggregation: Timeout = Field(description="of all switches above, like 500us")
 
 
+_Timeouts = Annotated[Timeouts, BeforeValidator(_for_both_tiers)]
+
+
 class LoadBalancing(StrictModel):
     """How switches choose among equal-cost next hops."""
 
     kind: Annotated[str, one_of("no load balancing", KINDS)] = Field(
         default="ecmp", description="what keeps to one path: a flow, a packet, or a flowlet"
     )
-    timeout: Annotated[Timeouts, BeforeValidator(_for_both_tiers)] | None = Field(
+    timeout: Annotated[_Timeouts | None, SOMETHING] = Field(
         default=None,
         description="the idle time after which a flow's next packet begins a new flowlet, 200us by "
         "default: one duration, or a mapping",

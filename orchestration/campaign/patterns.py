@@ -18,6 +18,7 @@ from pydantic import Field as InFile
 from inventory.strictyaml import CongestionControlName, Duration, Rate, Size, StrictModel, suggest
 from orchestration.campaign.fields import (
     NOT_EMPTY,
+    NOTHING,
     POSITIVE,
     Load,
     is_path,
@@ -42,6 +43,8 @@ from traffic.drivers.programs import driver_names, is_driver, option_units
 from traffic.workloads import load_workload
 
 _CLASS = "the testbed's traffic class, whose queues and TCP the flows use; without it the first"
+# A name that may be left out: a traffic class, or a host.
+_NAME: Any = Annotated[str, NOTHING]
 _UNITS = {"_ns": Duration, "_bytes": Size, "_bps": Rate}
 
 
@@ -141,12 +144,12 @@ def _model(kind: str, reference: str) -> type[Pattern]:
         **(
             {}
             if uses_class
-            else {"queue_class": (str, InFile("", alias="class", description=_CLASS))}
+            else {"queue_class": (_NAME, InFile("", alias="class", description=_CLASS))}
         ),
         **{name: described[name] for name in window},
         "kind": (Literal[kind], ...),
         **{name: field for name, field in described.items() if name not in window},
-        **({"queue_class": (str, InFile("", description=_CLASS))} if uses_class else {}),
+        **({"queue_class": (_NAME, InFile("", description=_CLASS))} if uses_class else {}),
     }
     model: type[Pattern] = create_model(
         spec.__name__, __base__=Pattern, __doc__=spec.__doc__, **content
@@ -189,6 +192,8 @@ def _field(field: Field[Any], hint: Any, declared: Given) -> tuple[Any, Any]:
     default = declared.default
     if default is REQUIRED:
         default = ... if field.default is MISSING else field.default
+    if declared.role == "host" and default == "":
+        kind = _NAME
     info = InFile(default, description=declared.about or None, alias=declared.name or None)
     return (kind | None if default is None else kind), info
 

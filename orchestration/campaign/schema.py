@@ -18,6 +18,7 @@ from inventory.strictyaml import Duration, StrictModel, suggest
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
     NOT_EMPTY,
+    SOMETHING,
     FolderName,
     NotNegative,
     Positive,
@@ -202,7 +203,7 @@ class CampaignFile(StrictModel):
         description="time between two decisions of the tuner, a multiple of sample_period; without "
         "it sample_period",
     )
-    decision_latency: Duration | None = Field(
+    decision_latency: Annotated[Duration | None, SOMETHING] = Field(
         default=None,
         description="time from a reading to the changes that follow from it, less than "
         "sample_period; without it 50us, at most half of sample_period",

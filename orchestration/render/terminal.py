@@ -38,9 +38,9 @@ def show(*parts: Part, file: TextIO | None = None, full: bool = True) -> None:
     """Print texts, tables and other blocks, one below the other; folds only if `full`."""
     file = file or sys.stdout
     shown = [part for part in parts if full or not isinstance(part, Fold)]
-    console = console_of(file)
-    if console.is_terminal:
-        _print(console, shown)
+    # rich counts a file or pipe as a terminal, of 80 columns, if FORCE_COLOR is set
+    if file.isatty():
+        _print(console_of(file), shown)
     else:
         file.write(lines(shown))
         file.flush()
@@ -152,7 +152,7 @@ class _Wrapped:
         named = heads if made.heads else [""] * len(heads)
         widths = _widths(named, cells, options.max_width)
         if widths is None:
-            yield from _blocks(heads, cells)
+            yield from _blocks(heads, cells, options.max_width)
         else:
             right = [column.figures for column in columns]
             yield _grid(made.heads, heads, cells, widths, right, [row for _, row in shown])
@@ -218,14 +218,27 @@ def _widths(
     return widths
 
 
-def _blocks(heads: Sequence[str], cells: Sequence[Sequence[RichText]]) -> Iterable[RichText]:
-    """Yield each row as a text of cells named by their columns, and an empty line after it."""
+def _blocks(
+    heads: Sequence[str], cells: Sequence[Sequence[RichText]], room: int
+) -> Iterable[RichText]:
+    """Yield each row as a text of cells named by their columns, and an empty line after it.
+
+    A cell with its name is on one line if it fits there.
+    """
+    from rich.cells import cell_len
+
     for row in cells:
         made = rich_text("")
         for head, text in zip(heads, row, strict=True):
-            if text.plain:
-                made.append("  " if made.plain else "")
-                made.append(f"{printable(head)}: " if head else "", "dim")
-                made.append_text(text)
+            if not text.plain:
+                continue
+            part = rich_text("")
+            part.append(f"{printable(head)}: " if head else "", "dim")
+            part.append_text(text)
+            if made.plain:
+                last = made.plain.rpartition("\n")[2]
+                fits = cell_len(f"{last}{' ' * _GAP}{part.plain}") <= room
+                made.append(" " * _GAP if fits else "\n")
+            made.append_text(part)
         yield made
         yield rich_text("")

@@ -69,10 +69,17 @@ def _print_once(reader: RunReader) -> None:
     console = Console()
     state = reader.read()
     shown = select_trial(state, "", None)
-    height = console.height if console.is_terminal else 60
-    ascii_only = console.options.ascii_only
-    for line in view(state, shown, console.width, height - 1, ascii_only=ascii_only):
-        console.print(line, highlight=False, no_wrap=True, crop=True)
+    on_terminal = sys.stdout.isatty()
+    height = console.height if on_terminal else 60
+    for line in view(
+        state,
+        shown,
+        console.width,
+        height - 1,
+        ascii_only=console.options.ascii_only,
+        whole=not on_terminal,
+    ):
+        console.print(line, highlight=False, no_wrap=True, crop=on_terminal, overflow="ignore")
 
 
 def _on_screen(folder: Path) -> None:

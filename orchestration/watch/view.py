@@ -40,12 +40,14 @@ def view(
     *,
     keys: str = "",
     ascii_only: bool = False,
+    whole: bool = False,
 ) -> list[Text]:
     """Return at most `height` lines of at most `width` columns that show the run's state.
 
-    `shown` is the trial whose fabric is drawn. It may have ended. `keys` is the last line.
+    `shown` is the trial whose fabric is drawn. It may have ended. `keys` is the last line. With
+    `whole`, names and texts are not cut, and lines may be longer.
     """
-    renderer = _Renderer(width, ascii_only)
+    renderer = _Renderer(width, ascii_only, whole)
     head = renderer.head(state)
     trials = renderer.trials(state, shown)
     remarks = renderer.remarks(state, shown)
@@ -58,7 +60,7 @@ def view(
         fabric = [Text("waiting for the first reading of a trial", style="dim")]
     lines = [*head, *trials, Text(), *fabric, *remarks]
     lines = [*lines[: max(0, height - len(foot))], *foot]
-    for line in lines:
+    for line in () if whole else lines:
         line.truncate(width, overflow="crop" if ascii_only else "ellipsis")
     return lines
 
@@ -66,8 +68,9 @@ def view(
 class _Renderer:
     """Draws the parts of the view for one width and one character set."""
 
-    def __init__(self, width: int, ascii_only: bool) -> None:
+    def __init__(self, width: int, ascii_only: bool, whole: bool) -> None:
         self._width = width
+        self._whole = whole
         self._levels = _ASCII if ascii_only else _BLOCKS
         self._bars = _ASCII_BAR if ascii_only else _BAR
         self._arrow, self._to = (">", "->") if ascii_only else ("▸", "→")
@@ -93,7 +96,7 @@ class _Renderer:
                 last[0] = shown
             running = last
         room = max((len(trial.id) for trial in running), default=0)
-        room = min(room, max(10, self._width - 50))
+        room = room if self._whole else min(room, max(10, self._width - 50))
         return [self._trial_line(trial, state, trial is shown, room) for trial in running]
 
     def fabric(self, trial: TrialState, room: int) -> list[Text]:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,24 @@ def test_expansion_is_the_full_cross_in_complete_blocks(
         assert TrialSpec.from_json(json.loads(json.dumps(trial.to_json()))) == trial
 
 
+def test_none_says_a_default_as_a_value_and_as_a_level(load: Load) -> None:
+    """It makes the trial of a file without the field, also where a setting would be unused."""
+    dcqcn = {"congestion_control": "dcqcn"}
+    incast = {"kind": "incast", "fan_in": 8, "size": "64KB", "period": "1ms"}
+    (without,) = load(host=dcqcn, traffic=[incast], on="emulated").trials
+    nothing = {"roce": {"window": "$window", "rtt_probe_interval": "none"}}
+    trials = load(
+        host={**dcqcn, **nothing},
+        traffic=[{**incast, "receiver": "none", "stop": "none", "congestion_control": "none"}],
+        factors={"window": ["none", "bdp"]},
+        flow_sample_period="none",
+        on="emulated",
+    ).trials
+    same, limited = sorted(trials, key=lambda trial: str(trial.cell["window"]) == "bdp")
+    assert replace(same, cell=without.cell) == without
+    assert limited.host.roce != without.host.roce
+
+
 def test_overrides_stand_in_for_the_files_own(load: Load) -> None:
     campaign = load(times=3, on="emulated")
     assert len(campaign.trials) == 3
@@ -246,7 +265,9 @@ JUNK = st.one_of(
     st.integers(-(2**70), 2**70),
     st.floats(),
     st.text(max_size=12),
-    st.sampled_from(["$load", "$", "$x y", "10ms", "0ns", "64KB", "0.5", "h1", "leaf1-spine1"]),
+    st.sampled_from(
+        ["$load", "$", "$x y", "10ms", "0ns", "64KB", "0.5", "h1", "none", "leaf1-spine1"]
+    ),
     st.lists(st.integers(-1, 1), max_size=2),
     st.dictionaries(st.text(max_size=4), st.integers(0, 1), max_size=2),
 )

@@ -110,11 +110,20 @@ def test_no_cell_is_cut(width):
     assert width is None or max(map(len, shown.splitlines())) <= width
 
 
-def test_in_a_pipe_each_row_is_one_line():
+def test_in_a_pipe_each_row_is_one_line(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a CI's log, where rich assumes a terminal
     file = io.StringIO()
     show(table(("a" * 60, "b" * 60), (), [["c" * 100, "d e " * 40]]), "long " * 40, file=file)
     assert len(file.getvalue().splitlines()) == 4
     assert "…" not in file.getvalue()
+
+
+def test_where_rows_are_texts_a_cell_stays_beside_its_name():
+    made = table(("tuner", "marks", "load"), (), [["published-hpcc-scaled", "on arrivals", "0.3"]])
+    assert lines([made], 32).splitlines()[:2] == [
+        "tuner: published-hpcc-scaled",
+        "marks: on arrivals  load: 0.3",
+    ]
 
 
 def test_a_terminal_shows_styles_and_no_control_characters_of_a_text():

@@ -105,6 +105,15 @@ def test_every_testbed_fits_every_screen(testbed, width, height):
     assert sum("▸" in line for line in lines) == 1
 
 
+def test_nothing_is_cut_where_no_terminal_is():
+    one = trial("a-very-long-name-of-a-trial-" * 3)
+    remark = "a long story about drops " * 9
+    lines = view(state([one], remarks=[("t", "warning", remark)]), one, 80, 59, whole=True)
+    text = "\n".join(line.plain for line in lines)
+    assert one.id in text
+    assert remark.strip() in text
+
+
 def test_the_picture_says_what_the_snapshot_has():
     # One queue only: leaf1's port to its first host, at twice its Kmax.
     full = np.zeros(len(load_testbed("graphcc").queues))
