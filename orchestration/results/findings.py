@@ -91,6 +91,12 @@ _FINDING_ROWS = (
     ("signals", "signal-unmeasured", _I,
      "a tuner observes a signal of which no reading came; a plan refuses most of these",
      "use a backend or switch that measures it, or another tuner"),
+    ("settings", "setting-unused", _W,
+     "a setting changes nothing: load balancing where each pair of hosts that sends has one path, "
+     "parameters of dcqcn where RoCE flows are under another control, settings of pauses without a "
+     "lossless class, `min_rto` without TCP; not where the trial's labels name its control, as "
+     "then another level of the factor uses it",
+     "the text names it; arms that differ in it only are one experiment"),
     ("devices", "pfc-deadlock", _W, "queues stopped by pauses wait for each other in a circle",
      "break the circle of buffers: up-down routes, or a second lossless class"),
     ("devices", "pfc-storm", _W,
