@@ -1,9 +1,9 @@
 """What there is: testbeds (devices, ports, links, rates) and the racks that they stand for.
 
 `files` loads a testbed file and `generators` makes regular fabrics; `routing` and `addressing`
-derive routes, ideal times and addresses; `ansible` reads a rack from an Ansible inventory, `rack`
-is the result, and `cabling` compares it with what devices report. `strictyaml` is the loader of
-every file that a user writes.
+derive routes, ideal times and addresses, and `unused_settings` what a trial sets to no effect;
+`ansible` reads a rack from an Ansible inventory, `rack` is the result, and `cabling` compares it
+with what devices report. `strictyaml` is the loader of every file that a user writes.
 Must not import: collectors, traffic, tuners, orchestration.campaign, orchestration.backends.
 """
 
@@ -21,5 +21,6 @@ __all__ = [
     "strictyaml",
     "summary",
     "testbed_json",
+    "unused_settings",
     "yamltree",
 ]

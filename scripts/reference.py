@@ -48,7 +48,7 @@ from orchestration.core.signals import TABLE_OF, recorded  # noqa: E402
 from orchestration.core.trial import FORMER_BACKENDS  # noqa: E402
 from orchestration.core.units import format_duration, format_size  # noqa: E402
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS  # noqa: E402
-from orchestration.results import meanings  # noqa: E402
+from orchestration.results import findings, meanings  # noqa: E402
 from orchestration.results.tables import OPTIONAL, TABLES  # noqa: E402
 from tuners import registry  # noqa: E402
 
@@ -506,11 +506,20 @@ def tables() -> str:
         *parts,
         "## trial.json",
         table(("key", "meaning"), ((code(k), v) for k, v in meanings.TRIAL_MEANS.items())),
-        "## Codes of stamps",
-        "A finding that is `invalid` keeps the trial out of every average; a `warning` does not.",
+    )
+
+
+def findings_page() -> str:
+    """Return the page of everything that a stamp may find."""
+    return page(
+        "What stamps find",
+        "`orchestration/results/findings.py`",
+        "[run-folder.md](../run-folder.md#the-stamp) says how a trial is judged. A finding's text "
+        "has the figures of its trial. Codes are stable: a program may depend on them.",
+        findings.SEVERITY_RULE,
         table(
-            ("check", "code", "severity", "found when"),
-            ((c.check, code(c.code), c.severity, c.when) for c in meanings.STAMP_CODES),
+            ("check", "code", "severity", "found when", "remedy"),
+            ((f.check, code(f.code), f.severity, f.when, f.remedy) for f in findings.FINDINGS),
         ),
     )
 
@@ -633,6 +642,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "campaign-file.md": campaign_file,
     "codes.md": codes,
     "commands.md": commands,
+    "findings.md": findings_page,
     "metrics.md": metrics,
     "tables.md": tables,
 }

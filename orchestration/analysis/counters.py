@@ -224,7 +224,7 @@ def _sent_to_hosts(testbed: Testbed, ports: Samples) -> _SentToHosts:
     return _SentToHosts(payload, packets, attached, read & (attached > 0))
 
 
-UNANSWERED = "marks-unanswered"
+UNANSWERED, UNUSED = "marks-unanswered", "setting-unused"
 
 
 def check_marks(trial: TrialSpec, testbed: Testbed, record: TrialRecord) -> Iterator[Reason] | None:
@@ -240,7 +240,7 @@ def check_marks(trial: TrialSpec, testbed: Testbed, record: TrialRecord) -> Iter
     return _findings(trial, testbed, record, changes)
 
 
-def why_identical(stamps: Iterable[Stamp]) -> str:
+def why_marks_ignored(stamps: Iterable[Stamp]) -> str:
     """Return why thresholds have no effect in all trials with these stamps; "" if they have."""
     texts = {
         next((reason.text for reason in stamp.reasons if reason.code == UNANSWERED), "")
@@ -248,6 +248,17 @@ def why_identical(stamps: Iterable[Stamp]) -> str:
     }
     causes = {text.partition(":")[0] for text in texts}
     return causes.pop() if len(causes) == 1 else ""
+
+
+def why_identical(stamps: Iterable[Stamp]) -> str:
+    """Return why trials with these stamps have the same results, if their stamps say it, or "".
+
+    A setting that changes nothing explains it also where only some of the trials have it.
+    """
+    stamps = list(stamps)
+    found = (reason for stamp in stamps for reason in stamp.reasons if reason.code == UNUSED)
+    unused = dict.fromkeys(reason.text.partition(":")[0] for reason in found)
+    return why_marks_ignored(stamps) or " and ".join(unused)
 
 
 def _findings(

@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 
 from inventory.routing import ideal_times_ns
-from orchestration.analysis.counters import check_delivered, check_marks, check_rates
+from inventory.unused_settings import unused_settings
+from orchestration.analysis.counters import UNUSED, check_delivered, check_marks, check_rates
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.starvation import check_starvation
 from orchestration.core.pattern import SOCKETS
@@ -248,6 +249,12 @@ def _signals(case: _Case) -> Iterable[Reason]:
         )
 
 
+def _settings(case: _Case) -> Iterable[Reason]:
+    """Report settings that change nothing in this trial."""
+    for setting in unused_settings(case.trial, case.testbed, lambda: case.schedule):
+        yield Reason(UNUSED, "warning", setting.text)
+
+
 def _findings(case: _Case) -> Iterable[Reason] | None:
     """Pass on the backend's own findings: counters that a device lacks, an incomplete restore."""
     if "findings" not in case.record.facts:
@@ -283,6 +290,7 @@ _CHECKS: dict[str, _Check] = {
     "network": lambda case: check_network(case.trial),
     "marks": lambda case: check_marks(case.trial, case.testbed, case.record),
     "signals": _signals,
+    "settings": _settings,
     "devices": _findings,
 }
 

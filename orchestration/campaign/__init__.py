@@ -22,4 +22,5 @@ __all__ = [
     "search_result",
     "skeleton",
     "unresponsive",
+    "unused",
 ]

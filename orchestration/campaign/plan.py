@@ -20,6 +20,7 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable, roce_flows
 from orchestration.campaign.deliverable_load import DeliverableLoad, deliverable_loads
 from orchestration.campaign.expand import Campaign
+from orchestration.campaign.unused import UnusedIn, unused_in_campaign
 from orchestration.core.capabilities import Pace, mode_of
 from orchestration.core.errors import ClosloopError
 from orchestration.core.records import Schedule
@@ -84,6 +85,7 @@ class Plan:
     disk_bytes: int
     earlier: int
     deliverable_loads: tuple[DeliverableLoad, ...]
+    unused_settings: tuple[UnusedIn, ...] = ()
 
     def wall_of(self, chosen: Callable[[TrialSpec], bool]) -> float:
         """Return how long the trials take for which `chosen` is true, in s of wall time."""
@@ -107,6 +109,7 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
         disk_bytes=sum(trial.disk_bytes for trial in trials),
         earlier=earlier,
         deliverable_loads=deliverable_loads(campaign.trials, campaign.testbeds, estimator.schedule),
+        unused_settings=unused_in_campaign(campaign.trials, campaign.testbeds, estimator.schedule),
     )
 
 

@@ -7,13 +7,13 @@ backend is declared in `orchestration.core.congestion`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inventory.routing import flow_controls, ignores_marks
 from orchestration.core.condition import (
     campaign_tuner_name,
-    condition_settings,
     factor_labels,
     factors_of,
 )
@@ -21,7 +21,7 @@ from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import Problem
 from orchestration.core.knobs import ECN
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import TrialSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from tuners.registry import create
 
 # How many tuners a message names before it counts the rest.
@@ -121,7 +121,7 @@ def unresponsive_conditions(
         cells.setdefault(tuple(trial.cell.items()) or trial.tuner.name, trial)
     conditions: dict[str, list[TrialSpec]] = {}
     for trial in sorted(cells.values(), key=lambda trial: list(map(str, trial.cell.values()))):
-        conditions.setdefault(condition_settings(trial), []).append(trial)
+        conditions.setdefault(_all_but_tuner(trial), []).append(trial)
     ignored = [
         group
         for group in conditions.values()
@@ -133,9 +133,29 @@ def unresponsive_conditions(
     )
 
 
+def _all_but_tuner(trial: TrialSpec) -> str:
+    """Return everything that determines a trial except tuner, seed and repeat, as JSON text.
+
+    Whatever a campaign compares, only trials that agree in it can differ in thresholds alone.
+    """
+    common = replace(
+        trial,
+        campaign="",
+        tuner=TunerSpec(""),
+        seed=0,
+        repeat=0,
+        action_period_ns=0,
+        cell={},
+        files=trial.traffic_files,
+        parent="",
+    )
+    return json.dumps(common.to_json(), sort_keys=True)
+
+
 def _unresponsive(group: Sequence[TrialSpec], testbed: Testbed) -> Unresponsive:
     arms, adaptive = [], []
-    for trial in group:
+    distinct = {repr(trial.tuner): trial for trial in reversed(group)}
+    for trial in reversed(distinct.values()):
         tuner = create(trial.tuner)
         if set(tuner.knobs) == {ECN.name} and not getattr(tuner, "programs", ()):
             arms.append(trial)

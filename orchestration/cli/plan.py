@@ -125,6 +125,7 @@ def show_plan(
         **_as_json(campaign, made),
         **({} if bounds is None else {"bounds": _bounds_json(bounds)}),
         "marks_ignored": [_unresponsive_json(condition) for condition in conditions],
+        "settings_unused": [one.to_json() for one in made.unused_settings],
         **({} if sizes is None else {"repeats": sizes}),
         **({} if offers is None else {"switches": offers}),
     }
@@ -147,6 +148,7 @@ def _print_plan(
     show(_cells(campaign, made), _total(made) if sizes is None else _adaptive_total(made, sizes))
     cautions = (
         *campaign.unresponsive_conditions.sentences,
+        *(one.sentence for one in made.unused_settings),
         *plan_messages(made.deliverable_loads),
         *_cautions(campaign),
     )

@@ -15,6 +15,7 @@ from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.deliverable_load import shortfall_messages
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.unresponsive import UnresponsiveConditions, unresponsive_conditions
+from orchestration.campaign.unused import unused_in_campaign
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
@@ -23,6 +24,7 @@ from orchestration.core.repeats import StoppingRule
 from orchestration.core.signals import BY_KEY, Need
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from traffic.schedule import make_schedule
 from tuners.registry import create
 
 # What a signal needs and a trial lacks, as text, and the remedy.
@@ -54,8 +56,10 @@ class CheckedCampaign(Campaign):
 
     def notices(self) -> list[str]:
         """Return warnings that a user should read before the campaign runs."""
+        unused = unused_in_campaign(self.trials, self.testbeds, make_schedule)
         return [
             *self.unresponsive_conditions.sentences,
+            *(one.sentence for one in unused),
             *shortfall_messages(self.trials, self.testbeds),
         ]
 

@@ -32,7 +32,7 @@ def test_a_page_is_what_is_declared(name):
 
 
 MEANINGS = ("meaning", "what it is", "found when")
-EXPLAINED = ("campaign-file.md", "codes.md", "commands.md", "tables.md")
+EXPLAINED = ("campaign-file.md", "codes.md", "commands.md", "findings.md", "tables.md")
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
@@ -79,13 +79,13 @@ def test_the_picture_of_the_packages_is_of_the_imports():
 
 def test_the_codes_of_stamps_are_those_that_checks_give():
     """Each code stands in a module of the product; each that a recorded stamp has is described."""
-    known = {one.code for one in reference.meanings.STAMP_CODES}
+    known = {one.code for one in reference.findings.FINDINGS}
     folders = ("orchestration", "collectors")
     texts = [
         path.read_text(encoding="utf-8")
         for folder in folders
         for path in (ROOT / folder).rglob("*.py")
-        if path.name != "meanings.py"
+        if path.name != "findings.py"
     ]
     given = {code for text in texts for code in re.findall(r'Reason\(\s*"([a-z-]+)"', text)}
     given |= {code for text in texts for code in re.findall(r'"code": "([a-z-]+)",\s*"sever', text)}

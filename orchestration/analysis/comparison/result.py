@@ -34,7 +34,7 @@ from orchestration.analysis.comparison.runs import (
     without_tables,
 )
 from orchestration.analysis.comparison.trials import PairMetrics, Speed, reduce_pair, speed_of
-from orchestration.analysis.counters import why_identical
+from orchestration.analysis.counters import why_marks_ignored
 from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_metrics import trial_packet_hops
@@ -328,7 +328,7 @@ class _ComparisonInProgress:
                 hops.append((without_tables(trial), *trial_packet_hops(trial)))
             self._step()
         assert edges is not None
-        if why := why_identical(trial.stamp for pair in cell.pairs for trial in pair):
+        if why := why_marks_ignored(trial.stamp for pair in cell.pairs for trial in pair):
             self._notes.append(f"{cell.label}: {why}, so thresholds make no difference")
         if cell.shared:
             self._notes.append(

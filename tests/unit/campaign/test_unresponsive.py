@@ -165,6 +165,32 @@ def test_one_static_setting_compares_nothing_and_an_adaptive_one_is_told_of(tmp_
     )
 
 
+def test_one_tuner_under_several_controls_is_no_comparison_of_thresholds(tmp_path):
+    controls = "{cc: [swift, timely]}"
+    assert told(tmp_path, host=under("$cc"), factors=controls, tuners="[secn1]") == []
+    # with two, each condition has the same experiment twice
+    with pytest.raises(InputError, match="all are under swift"):
+        checked(campaign(tmp_path, host=under("$cc"), factors=controls, tuners="[secn1, secn2]"))
+
+
+def test_arms_that_differ_in_more_than_thresholds_are_no_comparison_of_them(tmp_path):
+    """Whatever the labels of trials say: only those that agree in all else are one experiment."""
+    made = campaign(tmp_path, host=under("cubic"), tuners="[secn1, secn2]")
+    trials = [
+        dataclasses.replace(trial, sample_period_ns=period, cell={"arm": f"{period}"})
+        for trial, period in zip(made.trials, (100_000, 200_000), strict=True)
+    ]
+    found = unresponsive_conditions(trials, made.testbeds)
+    assert [len(item.arms) for item in found.conditions] == [1, 1]
+    assert found.refused == []
+    # and the same tuner twice is one arm
+    twice = [
+        dataclasses.replace(made.trials[0], cell={"arm": name}, repeat=number)
+        for number, name in enumerate("ab", 1)
+    ]
+    assert unresponsive_conditions(twice, made.testbeds).refused == []
+
+
 def test_what_may_answer_marks_is_not_refused(tmp_path):
     assert told(tmp_path) == []
     assert told(tmp_path, host=under("dcqcn")) == []
