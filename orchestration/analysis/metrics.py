@@ -33,7 +33,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 _PACKET_BYTES, _MARKED_SHARE, _UTILISATION, _DROPPED_SHARE = 1_500.0, 0.002, 0.005, 0.0005
 _SHORT, _MICE, _LONG, _ELEPHANTS = 10_000, 100_000, 1_000_001, 10_000_000
 
-# The data of metrics, as tables and columns of a run folder.
+# The data of metrics, as tables and columns of a run folder, or as `facts.` of its trial.json.
 _FCT, _SLOWDOWN = ("flows.fct_ns", "schedule.bytes"), ("flows.fct_ns", "flows.ideal_ns")
 _QUEUE, _SENT = ("ports.qlen_bytes",), ("ports.tx_bytes", "ports.tx_packets")
 _ACKED = ("flow_samples.acked_bytes",)
@@ -65,9 +65,10 @@ PRIMARY_METRICS = (fct_key("all"), slowdown_key("p99", "all"))
 FABRIC = (
     "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",
     "utilisation_hosts", "utilisation_fabric", "utilisation_max", "dropped_packets", "retransmits",
+    "timeouts",
 )  # fmt: skip
 DEVICES = (
-    "cnps", "rate_mean_bps", "rtt_p99_ns", "pauses_sent", "pausing_ns", "buffer_max_bytes",
+    "cnps", "nacks", "rate_mean_bps", "rtt_p99_ns", "pauses_sent", "pausing_ns", "buffer_max_bytes",
     "headroom_max_bytes",
 )  # fmt: skip
 # By what tuning headroom is measured: the mean, the tail of small flows, large flows.
@@ -202,6 +203,10 @@ _REPORT: tuple[Metric, ...] = (
            columns=_DROPS[:1], may_be_zero=True),
     Metric("retransmits", "segments retransmitted", "count", "flow", "count",
            source="flow-classes", columns=("flows.retransmits",), may_be_zero=True),
+    _per_host("timeouts", "retransmission timeouts", "count", "count", "timeouts",
+              may_be_zero=True),
+    Metric("nacks", "NACKs", "count", "host", "count", source="devices", columns=("facts.naks",),
+           may_be_zero=True),
     _per_host("cnps", "CNPs", "count", "count", "cnps", compared=True, may_be_zero=True),
     _per_host("rate_mean_bps", "mean rate allowed to a host", "bps", "mean", "rate_bps",
               better="higher", compared=True, statement="A host with flows may send {}"),
