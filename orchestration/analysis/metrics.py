@@ -164,6 +164,12 @@ def _lasting(key: str, label: str, law: Law, columns: tuple[str, ...], **more: A
     return Metric(key, label, unit, "flow", law, source="flow-samples", columns=columns, **more)
 
 
+def _incast(key: str, label: str, unit: Unit, law: Law, **more: Any) -> Metric:
+    return Metric(
+        key, label, unit, "flow", law, source="incasts", columns=(*_FCT, "flows.ideal_ns"), **more
+    )
+
+
 def _port(
     key: str, label: str, unit: Unit, law: Law, scope: Scope = "queue", **more: Any
 ) -> Metric:
@@ -184,6 +190,15 @@ _DROPS = ("ports.dropped_packets", "ports.tx_packets")
 _REPORT: tuple[Metric, ...] = (
     *_mean_fcts(),
     *_slowdowns(),
+    _incast("incast_completion_mean_ns", "mean incast completion time", "ns", "mean"),
+    _incast("incast_completion_p99_ns", "p99 incast completion time", "ns", "quantile",
+            quantile=0.99, compared=True,
+            statement="1% of incasts take longer than {}"),
+    _incast("incast_completion_ratio", "incast completion time over ideal", "ratio", "mean",
+            compared=True, statement="An incast takes {} of its ideal time"),
+    _incast("incasts_unfinished", "unfinished incasts", "count", "count", may_be_zero=True),
+    _incast("incast_fairness", "Jain's index, flows of an incast", "ratio", "mean",
+            better="higher", compared=True),
     _queue("queue_mean_bytes", "mean queue", "mean", family="queue_mean"),
     _queue("queue_p99_bytes", "p99 queue", "quantile", 0.99, family="queue_p99"),
     _queue("queue_max_bytes", "longest queue", "maximum"),

@@ -336,7 +336,9 @@ def _check_reference(
     document: Document, ref: Reference, declared: Mapping[str, Any]
 ) -> Problem | None:
     if ref.loc[0] in _DECLARING:
-        what = f"{'an arm' if ref.loc[0] == 'arms' else 'a level of a factor'} refers to ${ref.name}"
+        what = (
+            f"{'an arm' if ref.loc[0] == 'arms' else 'a level of a factor'} refers to ${ref.name}"
+        )
         return document.problem(ref.loc, what, "write the value out")
     if ref.loc[0] in FIXED_FIELDS or ref.loc == ("tuners",):
         remedy = "use one value, or a campaign for each"

@@ -85,7 +85,9 @@ def name_as_mapping(value: object) -> object:
 
 def text_as_list(value: object) -> object:
     """Return a list of one for a text, and anything else unchanged."""
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    return (
+        (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    )
 
 
 def _share_of(what: str, whole: str) -> AfterValidator:
