@@ -8,6 +8,7 @@ paired.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,22 @@ def expected_bytes(trial: TrialSpec, schedule: Schedule) -> Ints:
     size_bytes = schedule.size_bytes.copy()
     size_bytes[lasting] = (size_bytes[lasting] * share).astype(np.int64)
     return size_bytes
+
+
+def incast_of_flow(traffic: Sequence[PatternSpec], klass: Ints, start_ns: Ints, dst: Ints) -> Ints:
+    """Return the number of the incast to which each flow belongs, -1 for none; shape (flows,).
+
+    `klass`, `start_ns` and `dst` (flows,) are as in a `Schedule`, and may be of some of its flows.
+    Flows of one pattern that start at the same time at the same receiver are one incast, at
+    whatever times the pattern makes incasts. They are numbered by start, then pattern and receiver.
+    """
+    number = np.full(len(klass), -1, dtype=np.int64)
+    chosen = np.flatnonzero(np.array([spec.incasts for spec in traffic], dtype=bool)[klass])
+    keys = np.stack([dst[chosen], klass[chosen], start_ns[chosen]])
+    order = np.lexsort(keys)
+    first = np.diff(keys[:, order], axis=1).any(axis=0)
+    number[chosen[order]] = np.cumsum(np.r_[0, first])[: len(order)]
+    return number
 
 
 def select_flows(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:

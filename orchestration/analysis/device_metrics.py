@@ -1,8 +1,8 @@
 """Metrics of NICs, of switches' shared buffers and of the paths that switches choose.
 
-CNPs and pauses are counted from the end of the warm-up to the trial's end. Rates, round-trip times
-and buffers are of samples taken while flows arrived, like queue lengths. A metric that a trial does
-not have is NaN.
+CNPs, timeouts and pauses are counted from the end of the warm-up to the trial's end, NACKs from its
+start. Rates, round-trip times and buffers are of samples taken while flows arrived, like queue
+lengths. A metric that a trial does not have is NaN.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def measure_devices(result: TrialResult) -> dict[str, float]:
     trips = round_trips_ns(window)
     return {
         "cnps": counted(hosts.cnps),
+        "timeouts": _timeouts(result, counted(hosts.timeouts)),
+        "nacks": float(result.facts.get("naks", math.nan)),
         "rate_mean_bps": float(np.nanmean(rates)) if np.isfinite(rates).any() else math.nan,
         "rtt_p99_ns": float(np.nanquantile(trips, 0.99)) if np.isfinite(trips).any() else math.nan,
         "pauses_sent": counted(pauses.pauses_sent),
@@ -57,6 +59,21 @@ def measure_devices(result: TrialResult) -> dict[str, float]:
         "buffer_max_bytes": _highest(buffers.buffer_bytes),
         "headroom_max_bytes": _highest(buffers.headroom_bytes),
     }
+
+
+def _timeouts(result: TrialResult, sampled: float) -> float:
+    """Return the retransmission timeouts of all hosts, of which `sampled` are in samples.
+
+    Earlier versions sampled only those of TCP on the emulated backend. The fact `timeouts`, which
+    is of the whole trial, has those of RoCE NICs.
+    """
+    in_all = counted(result.samples("host").timeouts)
+    of_nics = float(result.facts.get("timeouts", math.nan))
+    if math.isnan(of_nics) or in_all >= of_nics:
+        return sampled
+    if result.spec.warm_up_ns:
+        return sampled if in_all > 0 else math.nan
+    return of_nics
 
 
 def _highest(samples: Ints) -> float:

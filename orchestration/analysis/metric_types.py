@@ -21,7 +21,7 @@ Better = Literal["lower", "higher"]
 # The data from which `trial_metrics` computes it, together with others of the same data.
 Source = Literal[
     "flow-classes", "flows", "flow-samples", "queues", "links", "devices", "paths", "load",
-    "balance", "hosts-links", "pair", "own",
+    "balance", "hosts-links", "incasts", "goodput", "backlog", "pair", "own",
 ]  # fmt: skip
 
 

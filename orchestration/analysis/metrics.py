@@ -33,7 +33,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 _PACKET_BYTES, _MARKED_SHARE, _UTILISATION, _DROPPED_SHARE = 1_500.0, 0.002, 0.005, 0.0005
 _SHORT, _MICE, _LONG, _ELEPHANTS = 10_000, 100_000, 1_000_001, 10_000_000
 
-# The data of metrics, as tables and columns of a run folder.
+# The data of metrics, as tables and columns of a run folder, or as `facts.` of its trial.json.
 _FCT, _SLOWDOWN = ("flows.fct_ns", "schedule.bytes"), ("flows.fct_ns", "flows.ideal_ns")
 _QUEUE, _SENT = ("ports.qlen_bytes",), ("ports.tx_bytes", "ports.tx_packets")
 _ACKED = ("flow_samples.acked_bytes",)
@@ -65,9 +65,10 @@ PRIMARY_METRICS = (fct_key("all"), slowdown_key("p99", "all"))
 FABRIC = (
     "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",
     "utilisation_hosts", "utilisation_fabric", "utilisation_max", "dropped_packets", "retransmits",
+    "timeouts",
 )  # fmt: skip
 DEVICES = (
-    "cnps", "rate_mean_bps", "rtt_p99_ns", "pauses_sent", "pausing_ns", "buffer_max_bytes",
+    "cnps", "nacks", "rate_mean_bps", "rtt_p99_ns", "pauses_sent", "pausing_ns", "buffer_max_bytes",
     "headroom_max_bytes",
 )  # fmt: skip
 # By what tuning headroom is measured: the mean, the tail of small flows, large flows.
@@ -163,6 +164,12 @@ def _lasting(key: str, label: str, law: Law, columns: tuple[str, ...], **more: A
     return Metric(key, label, unit, "flow", law, source="flow-samples", columns=columns, **more)
 
 
+def _incast(key: str, label: str, unit: Unit, law: Law, **more: Any) -> Metric:
+    return Metric(
+        key, label, unit, "flow", law, source="incasts", columns=(*_FCT, "flows.ideal_ns"), **more
+    )
+
+
 def _port(
     key: str, label: str, unit: Unit, law: Law, scope: Scope = "queue", **more: Any
 ) -> Metric:
@@ -183,6 +190,15 @@ _DROPS = ("ports.dropped_packets", "ports.tx_packets")
 _REPORT: tuple[Metric, ...] = (
     *_mean_fcts(),
     *_slowdowns(),
+    _incast("incast_completion_mean_ns", "mean incast completion time", "ns", "mean"),
+    _incast("incast_completion_p99_ns", "p99 incast completion time", "ns", "quantile",
+            quantile=0.99, compared=True,
+            statement="1% of incasts take longer than {}"),
+    _incast("incast_completion_ratio", "incast completion time over ideal", "ratio", "mean",
+            compared=True, statement="An incast takes {} of its ideal time"),
+    _incast("incasts_unfinished", "unfinished incasts", "count", "count", may_be_zero=True),
+    _incast("incast_fairness", "Jain's index, flows of an incast", "ratio", "mean",
+            better="higher", compared=True),
     _queue("queue_mean_bytes", "mean queue", "mean", family="queue_mean"),
     _queue("queue_p99_bytes", "p99 queue", "quantile", 0.99, family="queue_p99"),
     _queue("queue_max_bytes", "longest queue", "maximum"),
@@ -202,6 +218,10 @@ _REPORT: tuple[Metric, ...] = (
            columns=_DROPS[:1], may_be_zero=True),
     Metric("retransmits", "segments retransmitted", "count", "flow", "count",
            source="flow-classes", columns=("flows.retransmits",), may_be_zero=True),
+    _per_host("timeouts", "retransmission timeouts", "count", "count", "timeouts",
+              may_be_zero=True),
+    Metric("nacks", "NACKs", "count", "host", "count", source="devices", columns=("facts.naks",),
+           may_be_zero=True),
     _per_host("cnps", "CNPs", "count", "count", "cnps", compared=True, may_be_zero=True),
     _per_host("rate_mean_bps", "mean rate allowed to a host", "bps", "mean", "rate_bps",
               better="higher", compared=True, statement="A host with flows may send {}"),

@@ -16,6 +16,7 @@ from orchestration.analysis.flow_metrics import (
     flow_progress,
     flow_scalars,
 )
+from orchestration.analysis.incasts import measure_incasts
 from orchestration.analysis.load import TrialLoad, measure_load
 from orchestration.analysis.measured_window import measured_flows, total
 from orchestration.analysis.metric_types import Metric, Source
@@ -84,6 +85,7 @@ _SOURCES: dict[Source, Callable[[Measurements], Mapping[str, float]]] = {
     "paths": lambda trial: measure_paths(trial.result),
     "balance": lambda trial: measure_balance(trial.result),
     "hosts-links": lambda trial: measure_throughput(trial.result),
+    "incasts": lambda trial: measure_incasts(trial.result),
 }
 
 

@@ -159,7 +159,7 @@ SIGNALS: tuple[Signal, ...] = (
         **_COUNTED,
     ),
     _host("retransmits", "segments", "TCP segments sent again", **_COUNTED),
-    _host("timeouts", "timeouts", "retransmission timeouts", **_COUNTED),
+    _host("timeouts", "timeouts", "retransmission timeouts, of TCP and of RoCE NICs", **_COUNTED),
     _host(
         "out_of_order", "segments", "TCP segments that arrived before an earlier one", **_COUNTED
     ),

@@ -65,6 +65,7 @@ SIGNALS = {
     "rate_bps": "rate_bps",
     "received_packets": "received_packets",
     "out_of_order_packets": "out_of_order_packets",
+    "timeouts": "timeouts",
 }
 # struct nic_state
 NIC_STATE = np.dtype(

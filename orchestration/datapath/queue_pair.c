@@ -134,6 +134,7 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns)
 	if (flow->next == flow->acked || may_be_answered(flow, now_ns))
 		return;
 	flow->result.timeouts++;
+	flow->nic->timeouts++;
 	if (cl_roce.selective) {
 		flow->lost_end = flow->next;
 		find_lost(flow, flow->acked);

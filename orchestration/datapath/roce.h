@@ -84,7 +84,7 @@ struct nic {
 	u64 start_ps;                  /* when the next one starts, U64_MAX for never */
 	bool stack_was_last;
 	u16 ident;
-	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+	u64 cnps, resent, timeouts, rtt_ns; /* of all its flows; the last measured round trip */
 	u64 received_packets, out_of_order_packets; /* of data */
 	struct cl_event decided;
 	struct decision *first_decision, *last_decision; /* that have not taken effect */

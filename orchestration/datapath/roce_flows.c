@@ -196,6 +196,7 @@ void cl_nic_state(u32 number, struct nic_state *state)
 		.rtt_ns = nic->rtt_ns,
 		.received_packets = nic->received_packets,
 		.out_of_order_packets = nic->out_of_order_packets,
+		.timeouts = nic->timeouts,
 		.address = nic->address,
 	};
 	list_for_each_entry(flow, &nic->unfinished, unfinished) {

@@ -9,7 +9,7 @@
 struct nic_state {
 	u64 cnps, resent, rtt_ns;
 	u64 rate_bps; /* the sum of those of its unfinished flows */
-	u64 received_packets, out_of_order_packets;
+	u64 received_packets, out_of_order_packets, timeouts;
 	__be32 address;
 	u32 flows; /* unfinished ones */
 };

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.analysis.device_metrics import measure_devices
 from orchestration.analysis.load import load_facts
 from orchestration.analysis.report.report_tables import load_table
 from orchestration.analysis.stamp import stamp
@@ -17,7 +18,8 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, TunerSpec
-from orchestration.results.reader import LOAD_FACT
+from orchestration.results.reader import LOAD_FACT, read_trial
+from orchestration.results.stamp import Stamp
 from orchestration.results.writer import write_trial
 from tests.testbeds import single_switch
 from traffic.patterns.concurrent import ConcurrentSpec
@@ -29,6 +31,7 @@ TESTBED = single_switch("lossy", 9, "25Gbps", buffer="BUFFER")
 NEVER_MARKS = TunerSpec(
     "static", {"kmin_bytes": 64_000_000, "kmax_bytes": 64_000_000, "pmax": 0.01}
 )
+VALID = Stamp(valid=True, reasons=(), checked=())
 ONE_MS = RoceSpec(timeout_ns=MS)
 HARDLY_MARKS = TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 60_000, "pmax": 0.01})
 
@@ -94,6 +97,22 @@ def test_of_flows_that_end_in_time_delivered_is_their_size(run):
     load = load_of(one)
     assert load["delivered_bytes"] == load["offered_bytes"] == 8 * 256_000
     assert load["discarded_bytes"] > 0
+
+
+def test_a_nic_counts_the_timeouts_of_its_own_flows(run, tmp_path):
+    """A flow ends as many timeouts of 1 ms after its start as its NIC has counted."""
+    one = run(IncastSpec(8, 256_000, 8 * MS, 0, 8 * MS, "h9"), duration_ns=8 * MS)
+    assert (one.record.flows.status == DONE).all()
+    by_host = one.record.samples["host"]["timeouts"][-1]
+    waited_ms = one.record.flows.end_ns[np.argsort(one.schedule.src)] // MS
+    assert by_host[:8].tolist() == waited_ms.tolist()
+    assert by_host[8] == 0
+    assert by_host.sum() == one.record.facts["timeouts"] > 8
+    write_trial(tmp_path / "one", one.trial, one.testbed, one.schedule, one.record, VALID, {})
+    result = read_trial(tmp_path / "one")
+    found = measure_devices(result)
+    assert found["timeouts"] == by_host.sum()
+    assert found["nacks"] == result.facts["naks"] > 0
 
 
 LONG_LIVED = ConcurrentSpec(8, 0, 0, "h9")

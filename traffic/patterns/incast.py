@@ -31,6 +31,7 @@ class IncastSpec(PatternSpec):
         default="", metadata=given("the receiving host; without it one is drawn each time", "host")
     )
     kind: ClassVar = "incast"
+    incasts: ClassVar = True
     sized_by: ClassVar = (
         "period",
         "makes {flows:,.0f} flows",

@@ -58,8 +58,8 @@ class Cause:
 class Settings:
     """One trial's settings. `testbed` and `actions` are None if they cannot be read.
 
-    `timeouts` counts TCP's retransmission timeouts. `missed` is the share of sampling periods
-    without a reading. Both are None if unknown.
+    `timeouts` counts retransmission timeouts of TCP and of RoCE NICs. `missed` is the share of
+    sampling periods without a reading. Both are None if unknown.
     """
 
     trial: TrialResult

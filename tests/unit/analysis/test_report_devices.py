@@ -38,13 +38,14 @@ def samples(testbed, scope, t_ns, **columns):
     return Samples(np.array(t_ns), values)
 
 
-def result(testbed, **scopes):
+def result(testbed, *, warm_up_ns=0, facts=(), **scopes):
     """A trial of 3 ms whose flows arrive for 2 ms."""
     empty = {scope: samples(testbed, scope, []) for scope in ("host", "priority", "switch")}
     found = {**empty, **scopes}
     return SimpleNamespace(
         testbed=testbed,
-        spec=SimpleNamespace(warm_up_ns=0, measured_ns=(0, 2 * MS)),
+        spec=SimpleNamespace(warm_up_ns=warm_up_ns, measured_ns=(warm_up_ns, 2 * MS)),
+        facts=dict(facts),
         samples=found.__getitem__,
     )
 
@@ -77,6 +78,27 @@ def test_metrics_of_nics_are_of_hosts_with_flows_while_flows_arrive(testbed):
     # at 2 ms the 7 us of h3 are those of a flow that has ended
     read = [9_000, 8_000, 7_000, 20_000, 8_000]
     assert found["rtt_p99_ns"] == pytest.approx(np.quantile(read, 0.99))
+
+
+@pytest.mark.parametrize(
+    ("sampled", "fact", "warm_up_ns", "timeouts"),
+    [
+        pytest.param((0, 2, 5), {}, 0, 5, id="TCP"),
+        pytest.param((0, 2, 5), {}, MS, 3, id="TCP after a warm-up"),
+        pytest.param((0, 2, 5), {"timeouts": 5}, MS, 3, id="NICs after a warm-up"),
+        pytest.param((0, 0, 0), {"timeouts": 5}, 0, 5, id="NICs in earlier versions"),
+        pytest.param((0, 0, 0), {"timeouts": 5}, MS, math.nan, id="and after a warm-up"),
+        pytest.param((MISSING,) * 3, {}, 0, math.nan, id="nobody counted"),
+    ],
+)
+def test_timeouts_are_those_of_tcp_and_of_nics(testbed, sampled, fact, warm_up_ns, timeouts):
+    fabric = testbed()
+    rows = [[count] * 4 for count in sampled]
+    hosts = samples(fabric, "host", [0, MS, 2 * MS], timeouts=rows)
+    fact = {name: 4 * count for name, count in fact.items()}
+    found = measure_devices(result(fabric, host=hosts, warm_up_ns=warm_up_ns, facts=fact))
+    assert found["timeouts"] == pytest.approx(4 * timeouts, nan_ok=True)
+    assert math.isnan(found["nacks"])
 
 
 def test_what_a_trial_does_not_have_is_no_number_and_no_picture(testbed):
