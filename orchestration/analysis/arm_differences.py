@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.metrics import METRICS, SCORECARD
 from orchestration.analysis.sequential import FIXED, InterimAnalysis
 from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
 from orchestration.render.numbers import change, interval, percent_change, points, quantity
@@ -62,7 +62,11 @@ def compare_arms(
     """
     baseline, *others = values
     pairs = [(baseline, arm) for arm in others]
-    keys = [metric.key for metric in METRICS.report if metric.compared and metric.key not in judge]
+    keys = [
+        metric.key
+        for metric in METRICS.report
+        if (metric.compared or metric.key in SCORECARD) and metric.key not in judge
+    ]
     judged = compare_pairs(values, pairs, judge, interim)
     return (
         *(replace(item, judged=True) for item in judged),

@@ -61,6 +61,18 @@ DROPPED_SHARE = "dropped_share"
 
 # The primary metrics: a campaign's answer has them for each tuner.
 PRIMARY_METRICS = (fct_key("all"), slowdown_key("p99", "all"))
+# The metrics of a report's scorecard after those that judge, the first six that trials have.
+SCORECARD = (
+    slowdown_key("mean", "all"), slowdown_key("p99", "small"), "incast_completion_ratio",
+    "goodput_bps", slowdown_key("mean", "large"), "queue_p99_bytes", "pausing_ns", "timeouts",
+    "dropped_packets", "retransmits",
+)  # fmt: skip
+# The metrics that explain a result: what arrived, what was lost or held up, and how fairly.
+EXPLAINS = (
+    "goodput_bps", "incast_completion_mean_ns", "incast_completion_ratio", "incast_fairness",
+    "fairness", "retransmits", "timeouts", "nacks", "cnps", "dropped_packets", "pauses_sent",
+    "pausing_ns", "out_of_order_share", "uplink_imbalance", "backlog_slope_share",
+)  # fmt: skip
 # The metrics of a report's tables: of queues and links, and of NICs and buffers.
 FABRIC = (
     "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",

@@ -171,6 +171,7 @@ def report(
     *,
     options: _QuestionOptions,
     as_json: Json = False,
+    full: Annotated[bool, "Print all tables, not the first screen alone."] = False,
     html: Annotated[bool, "--html/--no-html", f"Write {REPORT_FILE} into the folder."] = True,
     pdf: Annotated[bool, f"Also write {PDF_FILE}, which needs Chromium."] = False,
     csv: Annotated[Path | None, "Write the data of every figure into this folder."] = None,
@@ -209,7 +210,7 @@ def report(
         )
     if output is not None:
         raise InputError.single("--output", "is for an index of several runs", "leave it out")
-    report_one(named[0], options, as_json=as_json, html=html, pdf=pdf, csv=csv)
+    report_one(named[0], options, as_json=as_json, full=full, html=html, pdf=pdf, csv=csv)
 
 
 def report_one(
@@ -217,6 +218,7 @@ def report_one(
     options: _QuestionOptions = _QuestionOptions(),
     *,
     as_json: bool = False,
+    full: bool = False,
     html: bool = True,
     pdf: bool = False,
     csv: Path | None = None,
@@ -237,7 +239,9 @@ def report_one(
         from orchestration.analysis.report.output import report_blocks
         from orchestration.render.terminal import show
 
-        show(*report_blocks(summary))
+        show(*report_blocks(summary), full=full)
+        if not full:
+            typer.echo(f"all tables: closloop report {run_folder} --full", err=True)
     if html or pdf or csv:
         _write_report(summary, run_folder, html=html, pdf=pdf, csv=csv)
 

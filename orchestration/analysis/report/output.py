@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.answer import answers, answers_note, validity_text
+from orchestration.analysis.answer import validity_text
 from orchestration.analysis.load import to_json as load_to_json
 from orchestration.analysis.metrics import METRICS, QUANTILES
+from orchestration.analysis.report.first_screen import answer_to_json, first_screen
 from orchestration.analysis.report.report_tables import (
     comparison_table,
+    explanation_table,
     fabric_table,
     findings_table,
     flow_table,
@@ -27,42 +29,48 @@ from orchestration.core.files import whole_file
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.html import replace_file
 from orchestration.render.json import plain
-from orchestration.render.page import Block, Heading, Items, Paragraph, rows_of
+from orchestration.render.page import Block, Fold, Paragraph, rows_of
 
-EXPORT_FORMAT = 1
+EXPORT_FORMAT = 2
 _INTERIM_FIELDS = ("repeats", "number", "of", "level")
 
 
 def report_blocks(summary: Summary) -> list[Block]:
-    """Return the output of `closloop report`."""
-    blocks: list[Block] = [Paragraph(f"{summary.campaign}: {validity_text(summary)}", "ok")]
-    blocks += [Paragraph(f"replays {parent}") for parent in summary.parents]
-    blocks += [Items(answers(summary)), Paragraph(answers_note(summary))]
+    """Return the output of `closloop report`: its first screen, and folds with all tables."""
+    blocks: list[Block] = [Paragraph(f"replays {parent}") for parent in summary.parents]
+    blocks += first_screen(summary)
     for condition in summary.conditions:
-        fabric, missing = fabric_table(condition)
-        parts = [
-            Heading(condition.label) if len(summary.conditions) > 1 else None,
-            Paragraph(condition.interim.in_words),
-            flow_table(condition),
-            comparison_table(condition) if condition.comparisons else None,
-            load_table(condition),
-            fabric,
-            Paragraph(missing),
-            Paragraph(marking_text(condition)) if fabric else None,
-        ]
-        blocks += [part for part in parts if part is not None]
+        where = f", {condition.label}" if len(summary.conditions) > 1 else ""
+        for title, parts in _details(condition):
+            if parts := [part for part in parts if part is not None]:
+                blocks.append(Fold(f"{title}{where}", parts))
     problems = findings_table(summary)
-    return [*blocks, problems] if problems else blocks
+    return [*blocks, Fold("Can it be trusted?", [problems])] if problems else blocks
+
+
+def _details(condition: Condition) -> list[tuple[str, list[Block | None]]]:
+    """Return the tables of a condition, each group with its title."""
+    fabric, missing = fabric_table(condition)
+    compared = comparison_table(condition) if condition.comparisons else None
+    return [
+        ("What explains it", [explanation_table(condition), load_table(condition)]),
+        ("All metrics, with tests", [Paragraph(condition.interim.in_words), compared]),
+        ("Flows by size", [flow_table(condition)]),
+        (
+            "Queues, buffers and links",
+            [fabric, Paragraph(missing), Paragraph(marking_text(condition)) if fabric else None],
+        ),
+    ]
 
 
 def summary_to_json(summary: Summary) -> dict[str, Any]:
     """Return the report as JSON-ready data. NaN becomes null; keys include units."""
     return {
+        "answer": plain(answer_to_json(summary)),
         "format": EXPORT_FORMAT,
         "campaign": summary.campaign,
         "baseline": summary.baseline,
         "standing": validity_text(summary),
-        "answers": answers(summary),
         "metrics": [
             {name: getattr(metric, name) for name in ("key", "label", "unit", "compared")}
             for metric in METRICS.report
@@ -101,6 +109,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
     return {
         "id": trial.id,
         "arm": trial.arm,
+        "tuner": trial.tuner,
         "seed": trial.spec.seed,
         "repeat": trial.spec.repeat,
         "parent": trial.spec.parent,

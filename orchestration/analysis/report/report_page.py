@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from orchestration.analysis.answer import answers, answers_note, validity_text
-from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, fct_key
+from orchestration.analysis.answer import validity_text
+from orchestration.analysis.metrics import METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
 from orchestration.analysis.report.buffers import buffer_figures
 from orchestration.analysis.report.differences import convergence
 from orchestration.analysis.report.fabric import fabric_heatmap, pause_figure, uplink_figure
+from orchestration.analysis.report.first_screen import condition_scorecard, first_screen
 from orchestration.analysis.report.nics import nics_over_time, rate_figure
 from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
     comparison_table,
+    explanation_table,
     fabric_table,
     flow_table,
     load_table,
@@ -38,8 +40,8 @@ from orchestration.render.page import (
     Block,
     CaptionedFigure,
     FigureGrid,
+    Fold,
     Heading,
-    Items,
     Key,
     Links,
     Page,
@@ -78,27 +80,23 @@ class _Report:
 
     def page(self, progress: Progress) -> Page:
         summary = self._summary
-        testbeds = ", ".join(sorted({trial.spec.testbed for trial in summary.trials}))
-        backends = ", ".join(sorted({trial.spec.backend for trial in summary.trials}))
-        more = len(summary.arms) - MAX_ARMS
-        shown = {arm: self._colours[arm] for arm in summary.arms[:MAX_ARMS]}
-        opening: list[Block] = [
-            *(Paragraph(f"replays {parent}", "kicker") for parent in summary.parents),
-            Items(answers(summary), "answers"),
-            Paragraph(answers_note(summary), "note"),
-            Paragraph(validity_text(summary), "bad" if summary.invalid else "ok"),
-            Key(shown, f"and {more} more" if more > 0 else ""),
-        ]
+        replayed = [Paragraph(f"replays {parent}", "kicker") for parent in summary.parents]
+        opening: list[Block] = [*replayed, *first_screen(summary), self._key()]
         if self._several:
             names = [condition.label for condition in summary.conditions]
             anchors = {name: f"condition-{number}" for number, name in enumerate(names)}
             opening.append(Links({**anchors, "Are the trials valid?": "trust"}))
         return Page(
-            summary.campaign,
-            f"closloop report · testbed {testbeds} · backend {backends}",
-            opening,
-            [*self.conditions(progress), self.trials()],
+            opening=opening,
+            blocks=[*self.conditions(progress), self.trials()],
+            title=summary.campaign,
         )
+
+    def _key(self) -> Key:
+        arms = self._summary.arms
+        more = len(arms) - MAX_ARMS
+        shown = {arm: self._colours[arm] for arm in arms[:MAX_ARMS]}
+        return Key(shown, f"and {more} more" if more > 0 else "")
 
     def conditions(self, progress: Progress) -> list[Block]:
         parts: list[Block] = []
@@ -116,22 +114,44 @@ class _Report:
 
     def _condition(self, condition: Condition) -> list[Block]:
         arms = [arm for arm in condition.arms if arm.valid]
-        parts: list[Block] = [Paragraph(condition.interim.in_words, "note")]
+        shown = shown_repeat(condition)
+        parts: list[Block] = []
+        if self._several and (card := condition_scorecard(condition, self._summary)):
+            parts.append(card)
         if len(arms) > MAX_ARMS:
             few = (
                 f"Figures show {MAX_ARMS} of {len(arms)} arms: the baseline and those with the "
                 "lowest mean FCTs. Tables show all."
             )
             parts.append(Paragraph(few, "note"))
+        parts.append(
+            Fold("What explains it", self._explanation(condition, shown), not self._several)
+        )
         if condition.comparisons:
-            parts += [Heading("Differences from the baseline"), *self._differences(condition)]
-            parts.append(comparison_table(condition))
-        primary = convergence(condition, PRIMARY_METRICS[0], self._colours)
-        parts += self._part(condition, "Are there enough repeats?", [primary])
-        parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
-        parts += self._queues(condition)
-        parts += self._links(condition)
+            primary = convergence(condition, self._summary.judge[0], self._colours)
+            compared: list[Block] = [
+                Paragraph(condition.interim.in_words, "note"),
+                comparison_table(condition),
+                *self._differences(condition),
+                *self._part(condition, "Are there enough repeats?", [primary]),
+            ]
+            parts.append(Fold("All metrics, with tests", compared))
+        if any(arm.flows["all"] for arm in arms):
+            parts.append(Fold("Flows by size", self._flows(condition)))
+        parts.append(Fold("Queues, buffers and links", self._queues(condition, shown)))
         return parts
+
+    def _explanation(self, condition: Condition, shown: ShownRepeat | None) -> list[Block]:
+        """Return what explains the result: loads, counters, the busiest queue, NICs' rates."""
+        load, counted = load_table(condition), explanation_table(condition)
+        queues = busiest_queues(shown, self._points) if shown else []
+        lines = [queue_figures.queue_timeline(queue, self._colours) for queue in queues[:1]]
+        rates = [rate_figure(shown, self._bins, self._colours)] if shown else []
+        return [
+            *([counted] if counted else []),
+            *([load] if load else []),
+            self._grid(condition, [*lines, *rates]),
+        ]
 
     def _differences(self, condition: Condition) -> list[Block]:
         names = dict.fromkeys(item.arm for item in condition.comparisons)
@@ -143,7 +163,8 @@ class _Report:
             for arm in names
             if arm in shown
         ]
-        pairs = [differences.pairs(condition, key, self._colours) for key in PRIMARY_METRICS]
+        keys = self._summary.judge
+        pairs = [differences.pairs(condition, key, self._colours) for key in keys]
         return [self._grid(condition, forests), self._grid(condition, pairs)]
 
     def _flows(self, condition: Condition) -> list[Block]:
@@ -162,28 +183,24 @@ class _Report:
             "at line rate, with headers and base RTT. Each point stands for about a tenth of all "
             "flows, up to the size written below it."
         )
-        load = load_table(condition)
         return [
-            Heading("FCT slowdown by flow size"),
             Paragraph(about, "caption"),
             self._grid(condition, curves, wide=False),
             flow_table(condition),
-            *([load] if load else []),
             Heading("All flows"),
             self._grid(condition, distributions),
             self._grid(condition, [times, fct]),
         ]
 
-    def _queues(self, condition: Condition) -> list[Block]:
-        parts: list[Block] = [Heading("Queues")]
+    def _queues(self, condition: Condition, shown: ShownRepeat | None) -> list[Block]:
+        parts: list[Block] = []
         distribution = queue_figures.queue_distribution(condition, self._colours)
-        shown = shown_repeat(condition)
         queues = busiest_queues(shown, self._points) if shown else []
         lines = [queue_figures.queue_timeline(queue, self._colours) for queue in queues]
         parts.append(self._grid(condition, [distribution, *lines]))
         if shown is None or not shown.sampled:
             parts.append(Paragraph("No queue was sampled over time.", "note"))
-            return parts
+            return [*parts, *self._links(condition)]
         acted = actions_over_queues(shown, self._points, self._colours)
         fabric = fabric_heatmap(shown, self._bins, self._colours)
         return [
@@ -193,6 +210,7 @@ class _Report:
             *self._paths(condition, shown),
             *self._buffers(condition, shown),
             *self._hosts(condition, shown),
+            *self._links(condition),
         ]
 
     def _paths(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
@@ -247,16 +265,16 @@ class _Report:
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", condition.label).strip("-").lower() or "condition"
         return FigureGrid(figures, wide, f"{slug}-" if self._several else "")
 
-    def trials(self) -> Section:
+    def trials(self) -> Fold:
         about = (
             "Every trial is checked by what it recorded. A trial with a finding of severity "
             "'invalid' is excluded from all figures above."
         )
         blocks: list[Block] = [
-            Heading("Are the trials valid?", 2),
+            Paragraph(validity_text(self._summary), "bad" if self._summary.invalid else "ok"),
             Paragraph(about, "caption"),
             *stamp_tables(self._summary),
             Heading("Software and settings"),
             provenance_table(self._summary),
         ]
-        return Section(blocks, "trust")
+        return Fold("Can it be trusted? Stamps, versions, settings", [Section(blocks, "trust")])

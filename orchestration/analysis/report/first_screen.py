@@ -1,0 +1,287 @@
+"""A report's first screen: the answer in a sentence, the scorecard, and whether to believe it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from orchestration.analysis.answer import (
+    answers_of,
+    headline,
+    is_better,
+    matters,
+    metric_words,
+)
+from orchestration.analysis.arm_differences import Comparison
+from orchestration.analysis.metrics import METRICS, SCORECARD
+from orchestration.analysis.summary import Condition, Summary, Trial
+from orchestration.core.pattern import PatternSpec
+from orchestration.core.units import format_size
+from orchestration.render.numbers import change, count, percent_change, quantity
+from orchestration.render.scorecard import (
+    Headline,
+    Scorecard,
+    ScoreCell,
+    ScoreRow,
+    Trust,
+    TrustItem,
+    Verdict,
+)
+
+# More rows do not fit on one screen.
+MAX_ROWS = 6
+# A load of which less than this share is delivered is reported as not delivered.
+_DELIVERED = 0.9
+# A backlog that grows by more than this share of the offered load is not stationary.
+_STATIONARY = 0.05
+_SLOPE = "backlog_slope_share"
+
+
+def first_screen(summary: Summary) -> list[Headline | Scorecard | Trust]:
+    """Return the blocks of a report's first screen."""
+    card = scorecard(summary)
+    blocks: list[Headline | Scorecard | Trust] = [Headline(kicker(summary), headline(summary))]
+    return [*blocks, *([card] if card else []), trust(summary)]
+
+
+def kicker(summary: Summary) -> str:
+    """Return what was compared, where, under which traffic, and how often: one line."""
+    first = summary.trials[0].spec
+    testbeds = sorted({trial.spec.testbed.rpartition("/")[2] for trial in summary.trials})
+    backends = sorted({trial.spec.backend for trial in summary.trials})
+    traffic = [_traffic_words(pattern) for pattern in first.traffic]
+    repeats = len({trial.spec.repeat for trial in summary.trials})
+    paired = "paired " if len(summary.arms) > 1 and repeats > 1 else ""
+    where = f"{', '.join(testbeds[:3])} on {', '.join(backends)}"
+    return " · ".join(
+        [summary.campaign, where, ", ".join(traffic[:3]), count(repeats, f"{paired}repeat")]
+    )
+
+
+def _traffic_words(pattern: PatternSpec) -> str:
+    """Return a pattern in a few words: `WebSearch 60%`, `incast of 16 x 64KB`."""
+    workload, load = getattr(pattern, "workload", ""), getattr(pattern, "load", 0.0)
+    fan_in, size = getattr(pattern, "fan_in", 0), getattr(pattern, "size_bytes", 0)
+    if workload:
+        return f"{workload.rpartition('/')[2]} {f'{load:.0%}' if load else ''}".strip()
+    words = pattern.label
+    if fan_in and size:
+        words += f" of {fan_in} x {format_size(size, 0)}"
+    return words
+
+
+def scorecard(summary: Summary) -> Scorecard | None:
+    """Return the scorecard: arms by metrics or, with several conditions, by conditions.
+
+    None if there are fewer than two arms, or no trial is valid.
+    """
+    conditions = [one for one in summary.conditions if one.comparisons]
+    if len(summary.arms) < 2 or not conditions:
+        return None
+    baseline, *arms = summary.arms
+    if len(summary.conditions) == 1:
+        keys = _row_keys(conditions[0], summary.judge)
+        rows = [
+            _row(conditions[0], key, arms, METRICS[key].label, judged=key in summary.judge)
+            for key in keys
+        ]
+        judged = [
+            dataclasses.replace(row, judged=key in summary.judge)
+            for key, row in zip(keys, rows, strict=True)
+        ]
+        return Scorecard(baseline, tuple(arms), tuple(judged))
+    judge = summary.judge[0]
+    shown = conditions[:MAX_ROWS]
+    more = len(conditions) - len(shown)
+    caption = f"and {count(more, 'more condition')} below" if more else ""
+    rows = [_row(one, judge, arms, one.label) for one in shown]
+    return Scorecard(baseline, tuple(arms), tuple(rows), metric_words(judge), caption)
+
+
+def condition_scorecard(condition: Condition, summary: Summary) -> Scorecard | None:
+    """Return the scorecard of one condition, None without comparisons."""
+    if not condition.comparisons:
+        return None
+    return scorecard(dataclasses.replace(summary, conditions=(condition,)))
+
+
+def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
+    """Return the metrics of the rows: those that judge, then those that some arm has and need."""
+    chosen = list(judge)
+    for key in SCORECARD:
+        means = [arm.estimates[key].mean for arm in condition.arms if key in arm.estimates]
+        if key not in chosen and any(math.isfinite(mean) and mean for mean in means):
+            chosen.append(key)
+    return chosen[:MAX_ROWS]
+
+
+def _row(
+    condition: Condition, key: str, arms: Sequence[str], label: str, *, judged: bool = False
+) -> ScoreRow:
+    found = {item.arm: item for item in condition.comparisons if item.metric == key}
+    metric = METRICS[key]
+    baseline = next((arm for arm in condition.arms[:1]), None)
+    estimate = baseline.estimates[key] if baseline is not None else None
+    value = quantity(estimate.mean, metric.unit) if estimate is not None else "–"
+    best = _best_arm(list(found.values()), condition)
+    surely_worse = [_verdict(item) == "worse" for item in found.values()]
+    if found and all(surely_worse) and len(found) == len(condition.arms) - 1:
+        value += " ★"
+    cells = tuple(_cell(found.get(name), best) for name in arms)
+    return ScoreRow(label, "", metric.better, judged, value, cells)
+
+
+def _best_arm(items: Sequence[Comparison], condition: Condition) -> str:
+    """Return the arm that is best of those that are surely better than the baseline; or ""."""
+    better = [item for item in items if _verdict(item) == "better"]
+    if not better:
+        return ""
+    lower = METRICS[better[0].metric].better == "lower"
+    pick: Callable[..., Comparison] = min if lower else max
+    return pick(better, key=lambda item: item.difference.mean).arm
+
+
+def _cell(item: Comparison | None, best: str) -> ScoreCell:
+    if item is None or not item.difference.n:
+        return ScoreCell("–")
+    difference, verdict = item.difference, _verdict(item)
+    point, *bounds = (
+        100 * value if math.isfinite(value) else None
+        for value in (difference.relative, difference.relative_low, difference.relative_high)
+    )
+    text, interval_text = _change_text(item), _interval_text(item)
+    if item.identical:
+        text, interval_text = "same", ""
+    elif verdict == "unclear" and difference.n > 1:
+        ends = [abs(value) for value in bounds if value is not None]
+        text = f"within {percent_change(max(ends) / 100)}" if ends else "unclear"
+        interval_text = ""
+    low, high = bounds
+    return ScoreCell(text, interval_text, point, low, high, verdict, item.arm == best)
+
+
+def _change_text(item: Comparison) -> str:
+    relative = item.difference.relative
+    if not math.isfinite(relative):
+        return change(item.difference.mean, METRICS[item.metric].unit)
+    sign = "+" if relative > 0 else "−" if relative < 0 else ""
+    return f"{sign}{percent_change(relative)}"
+
+
+def _interval_text(item: Comparison) -> str:
+    """Return the interval with its signs, `[−24, −12]`; "" if there is none in percent."""
+    ends = [item.difference.relative_low, item.difference.relative_high]
+    if not all(map(math.isfinite, ends)):
+        return ""
+    shown = [f"{100 * end:+.{0 if abs(end) >= 0.0995 else 1}f}".replace("-", "−") for end in ends]
+    return f"[{', '.join(shown)}]"
+
+
+def _verdict(item: Comparison) -> Verdict:
+    if item.identical:
+        return "same"
+    if not item.real:
+        return "unclear"
+    if not matters(item.difference):
+        return "same"
+    return "better" if is_better(item.difference, item.metric) else "worse"
+
+
+def trust(summary: Summary) -> Trust:
+    """Return whether the answer can be believed: valid trials, load, stationarity, resolution."""
+    total, invalid = len(summary.trials), len(summary.invalid)
+    valid = TrustItem(
+        f"{total - invalid} of {total}", "trials valid", "bad" if invalid else "plain"
+    )
+    items = [valid, *_load(summary), *_stationary(summary), *_resolution(summary)]
+    return Trust((*items, *_warnings(summary)))
+
+
+def _by_arm(summary: Summary, key: str) -> dict[str, float]:
+    """Return a metric's mean over the valid trials of each arm; arms without it are left out."""
+    values: dict[str, float] = {}
+    for name in summary.arms:
+        valid = [t for t in summary.trials if t.arm == name and t.stamp.valid]
+        known = [t.metrics.scalars.get(key, math.nan) for t in valid]
+        known = [value for value in known if math.isfinite(value)]
+        if known:
+            values[name] = float(np.mean(known))
+    return values
+
+
+def _load(summary: Summary) -> Iterator[TrustItem]:
+    """Yield how much of the offered load was delivered, of the arm that delivered least."""
+    offered, delivered = (_by_arm(summary, f"{name}_load") for name in ("offered", "delivered"))
+    shares = {
+        name: delivered[name] / offered[name]
+        for name in offered
+        if offered[name] and name in delivered
+    }
+    if not shares:
+        return
+    least = min(shares, key=lambda name: shares[name])
+    enough = shares[least] >= _DELIVERED
+    where = "" if len(shares) < 2 or enough else f", least with {least}"
+    yield TrustItem(
+        f"{quantity(delivered[least], 'share')} of {quantity(offered[least], 'share')}",
+        f"of line rate delivered of offered{where}",
+        "plain" if enough else "warning",
+    )
+
+
+def _stationary(summary: Summary) -> Iterator[TrustItem]:
+    """Yield in how many arms the backlog does not grow, by its slope with its interval."""
+    slopes = [
+        arm.estimates[_SLOPE]
+        for condition in summary.conditions
+        for arm in condition.arms
+        if _SLOPE in arm.estimates and math.isfinite(arm.estimates[_SLOPE].mean)
+    ]
+    if not slopes:
+        return
+    steady = sum(one.mean <= _STATIONARY or one.low <= 0 for one in slopes)
+    if steady == len(slopes):
+        yield TrustItem("stationary", "the backlog does not grow")
+    else:
+        what = count(len(slopes), "arm") if len(summary.conditions) == 1 else f"{len(slopes)} cases"
+        yield TrustItem(f"stationary in {steady} of {what}", "the backlog grows", "warning")
+
+
+def _resolution(summary: Summary) -> Iterator[TrustItem]:
+    """Yield the smallest difference that the judging comparisons could have seen."""
+    halves = [
+        (item.difference.relative_high - item.difference.relative_low) / 2
+        for condition in summary.conditions
+        for item in condition.comparisons
+        if item.judged and not item.identical
+    ]
+    known = [half for half in halves if math.isfinite(half)]
+    if known:
+        yield TrustItem(f"differences below {percent_change(max(known))}", "could not be seen")
+
+
+def _warnings(summary: Summary) -> Iterator[TrustItem]:
+    def warned(trial: Trial) -> bool:
+        return any(reason.severity == "warning" for reason in trial.stamp.reasons)
+
+    if warnings := sum(map(warned, summary.trials)):
+        total = len(summary.trials)
+        yield TrustItem(f"{warnings} of {total}", "trials have warnings, listed below", "warning")
+
+
+def answer_to_json(summary: Summary) -> dict[str, Any]:
+    """Return the first screen as JSON-ready data: sentence, answers, scorecard, trust."""
+    card = scorecard(summary)
+    return {
+        "sentence": headline(summary),
+        "compare": summary.compare,
+        "baseline": summary.baseline,
+        "judge": list(summary.judge),
+        "by_condition": [dataclasses.asdict(answer) for answer in answers_of(summary)],
+        "scorecard": dataclasses.asdict(card) if card else None,
+        "trust": [dataclasses.asdict(item) for item in trust(summary).items],
+    }
