@@ -26,6 +26,10 @@ from orchestration.render.numbers import NOTHING, interval, percent_change, quan
 MATTERS = 0.01
 # Beyond this, an interval says nothing about how large a difference may be.
 _MAX_BOUND = 10.0
+# A wider interval leaves room for differences that would matter to anybody.
+_ENOUGH = 0.2
+# How many arms that are worse than the baseline a sentence names.
+_MAX_WORSE = 2
 
 # What can be said about a condition: an arm wins; several lead the baseline; none is shown to
 # differ from the baseline for the better; all are identical; there is one arm only, one pair of
@@ -243,30 +247,26 @@ def _leaders(leaders: Sequence[str], compared: Sequence[Comparison], judge: str)
 
 
 def _no_winner(condition: Condition, compared: Sequence[Comparison], judge: str) -> str:
-    """Return that no arm is shown to be best, what is excluded, and which arms are worse."""
-    worse = [
-        item
-        for item in compared
-        if item.real and matters(item.difference) and not is_better(item.difference, judge)
+    """Return how close the arms are that are not surely worse, and which arms are worse."""
+    baseline, bound = condition.arms[0].name, _bound(compared)
+    real = [item for item in compared if item.real and matters(item.difference)]
+    worse = [item for item in real if not is_better(item.difference, judge)]
+    close = [item.arm for item in compared if item not in real]
+    parts = []
+    if close:
+        verb = "is" if len(close) == 1 else "are"
+        if math.isfinite(bound) and bound <= _MAX_BOUND:
+            parts.append(f"{_listed(close)} {verb} within {percent_change(bound)} of {baseline}")
+        else:
+            parts.append(f"nothing is known of {_listed(close)} against {baseline}")
+        if not bound <= _ENOUGH:
+            parts[0] += ", which takes more repeats to narrow"
+    parts += [
+        f"{item.arm} is {percent_change(item.difference.relative)} worse "
+        f"{bounds_text(item.difference)}".rstrip()
+        for item in worse[:_MAX_WORSE]
     ]
-    bound = _bound(compared)
-    if not math.isfinite(bound) or bound > _MAX_BOUND:
-        limit = "even large differences cannot be excluded"
-    else:
-        limit = f"differences above {percent_change(bound)} are excluded"
-    baseline = condition.arms[0].name
-    side = METRICS[judge].better
-    text = f"no winner: no arm's {metric_words(judge)} is shown to be {side} than {baseline}'s"
-    if len(condition.arms) == 2:
-        text = f"no winner: {metric_words(judge)} is not shown to differ"
-    text = f"{text}; {limit}"
-    if worse:
-        parts = [
-            f"{item.arm} is worse: {_size(item.difference, judge)} {bounds_text(item.difference)}"
-            for item in worse[:2]
-        ]
-        text += f"; {', '.join(part.rstrip() for part in parts)}"
-    return f"{text[0].upper()}{text[1:]}."
+    return f"No winner by {metric_words(judge)}: {'; '.join(parts)}."
 
 
 def _identical(condition: Condition, compared: Sequence[Comparison]) -> str:

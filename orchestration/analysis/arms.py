@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.metrics import METRICS, fct_key, slowdown_key
 from orchestration.core.condition import (
     TUNER,
     condition_key,
@@ -26,6 +26,12 @@ from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.results.question import compared_factor
 
 Item = TypeVar("Item")
+# Metrics of the papers that reports have under another name.
+_SAME_IN_REPORTS = {
+    "slowdown_mean": slowdown_key("mean", "all"),
+    "slowdown_p99": slowdown_key("p99", "all"),
+    "fct_mean": fct_key("all"),
+}
 
 
 def chosen_factor(name: str, trials: Iterable[TrialSpec]) -> str:
@@ -133,4 +139,5 @@ def known_judges(names: Sequence[str], where: str) -> tuple[str, ...]:
             unknown(where, f"no metric is called {name!r}", name, METRICS.of_a_trial)
             for name in wrong
         )
-    return tuple(dict.fromkeys(METRICS.canonical(name) for name in names))
+    keys = [METRICS.canonical(name) for name in names]
+    return tuple(dict.fromkeys(_SAME_IN_REPORTS.get(key, key) for key in keys))

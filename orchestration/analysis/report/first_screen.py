@@ -17,8 +17,10 @@ from orchestration.analysis.answer import (
     metric_words,
 )
 from orchestration.analysis.arm_differences import Comparison
+from orchestration.analysis.counters import UNANSWERED
 from orchestration.analysis.metrics import METRICS, SCORECARD
 from orchestration.analysis.summary import Condition, Summary, Trial
+from orchestration.core.condition import TUNER
 from orchestration.core.pattern import PatternSpec
 from orchestration.core.units import format_size
 from orchestration.render.numbers import change, count, percent_change, quantity
@@ -53,7 +55,8 @@ def kicker(summary: Summary) -> str:
     first = summary.trials[0].spec
     testbeds = sorted({trial.spec.testbed.rpartition("/")[2] for trial in summary.trials})
     backends = sorted({trial.spec.backend for trial in summary.trials})
-    traffic = [_traffic_words(pattern) for pattern in first.traffic]
+    loads = {trial.spec.traffic for trial in summary.trials}
+    traffic = [_traffic_words(pattern, varies=len(loads) > 1) for pattern in first.traffic]
     repeats = len({trial.spec.repeat for trial in summary.trials})
     paired = "paired " if len(summary.arms) > 1 and repeats > 1 else ""
     where = f"{', '.join(testbeds[:3])} on {', '.join(backends)}"
@@ -62,14 +65,19 @@ def kicker(summary: Summary) -> str:
     )
 
 
-def _traffic_words(pattern: PatternSpec) -> str:
-    """Return a pattern in a few words: `WebSearch 60%`, `incast of 16 x 64KB`."""
+def _traffic_words(pattern: PatternSpec, *, varies: bool) -> str:
+    """Return a pattern in a few words: `WebSearch 60%`, `incast of 16 x 64KB`.
+
+    Figures are left out if they vary.
+    """
     workload, load = getattr(pattern, "workload", ""), getattr(pattern, "load", 0.0)
     fan_in, size = getattr(pattern, "fan_in", 0), getattr(pattern, "size_bytes", 0)
     if workload:
-        return f"{workload.rpartition('/')[2]} {f'{load:.0%}' if load else ''}".strip()
+        return (
+            f"{workload.rpartition('/')[2]} {f'{load:.0%}' if load and not varies else ''}".strip()
+        )
     words = pattern.label
-    if fan_in and size:
+    if fan_in and size and not varies:
         words += f" of {fan_in} x {format_size(size, 0)}"
     return words
 
@@ -226,9 +234,10 @@ def _load(summary: Summary) -> Iterator[TrustItem]:
     least = min(shares, key=lambda name: shares[name])
     enough = shares[least] >= _DELIVERED
     where = "" if len(shares) < 2 or enough else f", least with {least}"
+    loads = [quantity(values[least], "share") for values in (delivered, offered)]
     yield TrustItem(
-        f"{quantity(delivered[least], 'share')} of {quantity(offered[least], 'share')}",
-        f"of line rate delivered of offered{where}",
+        f"{shares[least]:.0%}",
+        f"of the offered load delivered ({' of '.join(loads)} of line rate{where})",
         "plain" if enough else "warning",
     )
 
@@ -265,8 +274,17 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
 
 
 def _warnings(summary: Summary) -> Iterator[TrustItem]:
+    """Yield how many trials have warnings.
+
+    That marks are ignored is one only where tuners are compared: elsewhere thresholds do not count.
+    """
+    unheeded = () if summary.compare == TUNER else (UNANSWERED,)
+
     def warned(trial: Trial) -> bool:
-        return any(reason.severity == "warning" for reason in trial.stamp.reasons)
+        return any(
+            reason.severity == "warning" and reason.code not in unheeded
+            for reason in trial.stamp.reasons
+        )
 
     if warnings := sum(map(warned, summary.trials)):
         total = len(summary.trials)
