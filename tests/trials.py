@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from inventory.routing import ideal_times_ns
-from orchestration.core.records import Schedule
+from orchestration.core.records import Samples, Schedule
 from orchestration.core.trial import TrialSpec, TunerSpec
 from traffic.schedule import class_names
 from tuners.ecn.static import Secn1
@@ -67,4 +67,12 @@ def result_in_memory(spec, testbed, flows, **tables):
                   "fct_ns": ends - schedule.start_ns, "retransmits": number * 0,
                   "ideal_ns": ideal_times_ns(testbed, schedule, spec), "status": words["status"]},
     }  # fmt: skip
-    return SimpleNamespace(spec=spec, testbed=testbed, facts={}, table=known.__getitem__)
+    known.setdefault("flow_samples", {"t_ns": np.zeros(0)})
+    return SimpleNamespace(
+        spec=spec, testbed=testbed, facts={}, table=known.__getitem__, ports=no_samples(testbed)
+    )
+
+
+def no_samples(testbed):
+    """Return the samples of queues of a trial that was over before there was one."""
+    return Samples.of("queue", np.zeros(0, dtype=int), *[np.zeros((0, len(testbed.queues)))] * 5)

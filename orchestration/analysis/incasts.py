@@ -100,7 +100,7 @@ def incasts(result: TrialResult) -> Incasts | None:
 
     first = np.zeros(count, dtype=np.int64)
     first[of[::-1]] = np.arange(len(of))[::-1]
-    number = total(np.ones(len(of)))
+    size = total(np.ones(len(of)))
     finished = total(~done) == 0
     wire, packet = _wire_bytes(result, klass[chosen], size_bytes)
     rates_bps = np.array([testbed.host_rate_bps(name) for name in testbed.hosts], dtype=np.float64)
@@ -112,11 +112,11 @@ def incasts(result: TrialResult) -> Incasts | None:
     return Incasts(
         start_ns=start_ns[first],
         receiver=dst[first],
-        flows=number.astype(np.int64),
+        flows=size.astype(np.int64),
         size_bytes=total(size_bytes).astype(np.int64),
         completion_ns=np.where(finished, highest(end_ns) - start_ns[first], math.nan),
         ideal_ns=np.maximum(base_ns + on_link_ns, highest(ideal_ns)),
-        fairness=np.where(finished, jain(total(bps), total(bps**2), number), math.nan),
+        fairness=np.where(finished, jain(total(bps), total(bps**2), size), math.nan),
     )
 
 

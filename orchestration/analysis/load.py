@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from inventory.routing import roce_flows
 from orchestration.analysis.counters import HEADER_BYTES
+from orchestration.analysis.flow_metrics import in_class
 from orchestration.core.capabilities import mode_of
 from orchestration.core.records import (
     DONE,
@@ -53,6 +54,8 @@ from traffic.schedule import class_names, expected_bytes
 
 # An acknowledgement has an extended transport header (AETH) beside the headers that data has.
 _AETH_BYTES = 4
+# The classes of flow sizes, which share all flows among them.
+_CLASSES = ("small", "medium", "large")
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,7 @@ _BYTES = tuple(f"{name}_bytes" for name in AMOUNTS)
 
 @dataclass(frozen=True)
 class Load:
-    """Payload in bytes of a pattern or of all patterns together; NaN if unknown.
+    """Payload in bytes of a pattern, of a flow-size class, or of all flows; NaN if unknown.
 
     `capacity_bytes` is what the hosts can send at line rate. Amounts are in the order of `AMOUNTS`.
     """
@@ -274,11 +277,21 @@ class Load:
 
 @dataclass(frozen=True)
 class TrialLoad:
-    """A trial's load in its measured time, in total and by pattern, named as in its schedule."""
+    """A trial's load in its measured time: in total, by pattern, and by flow-size class.
+
+    Patterns are named as in the schedule. Trials that recorded their load in an earlier version
+    have no `classes`.
+    """
 
     measured_ns: tuple[int, int]
     total: Load
     patterns: Mapping[str, Load]
+    classes: Mapping[str, Load] = field(default_factory=dict)
+
+    def goodput_bps(self, part: Load) -> float:
+        """Return the payload of a part that receivers accepted, in bit/s of the measured time."""
+        begin_ns, end_ns = self.measured_ns
+        return part.delivered_bytes * 8e9 / (end_ns - begin_ns)
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -348,13 +361,14 @@ def to_json(load: TrialLoad) -> dict[str, Any]:
     def entry(part: Load) -> dict[str, Any]:
         shares = {f"{name}_load": _rounded(part.share(name), 6) for name in AMOUNTS}
         amounts = {key: _rounded(getattr(part, key)) for key in _BYTES}
-        return {**shares, **amounts}
+        return {**shares, **amounts, "goodput_bps": _rounded(load.goodput_bps(part))}
 
     return {
         **entry(load.total),
         "measured_ns": list(load.measured_ns),
         "capacity_bytes": round(load.total.capacity_bytes),
         "patterns": {name: entry(part) for name, part in load.patterns.items()},
+        "classes": {name: entry(part) for name, part in load.classes.items()},
     }
 
 
@@ -367,8 +381,11 @@ def _from_json(data: Mapping[str, Any]) -> TrialLoad:
         return Load(*[math.nan if value is None else float(value) for value in values])
 
     begin_ns, end_ns = data["measured_ns"]
-    patterns = {name: part(entry) for name, entry in data["patterns"].items()}
-    return TrialLoad((begin_ns, end_ns), part(data), patterns)
+    patterns, classes = (
+        {name: part(entry) for name, entry in data.get(key, {}).items()}
+        for key in ("patterns", "classes")
+    )
+    return TrialLoad((begin_ns, end_ns), part(data), patterns, classes)
 
 
 def _rounded(value: float, digits: int | None = None) -> float | None:
@@ -379,22 +396,27 @@ def _measure(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> TrialLoad:
     window = trial.measured_ns
-    capacity, count = capacity_bytes(testbed, window), len(schedule.classes)
+    capacity = capacity_bytes(testbed, window)
     started = (schedule.start_ns >= window[0]) & (schedule.start_ns < window[1])
-    offered = np.bincount(schedule.klass, schedule.size_bytes * started, count).astype(np.float64)
-    offered[np.unique(schedule.klass[ends.status == LONG_LIVED])] = math.nan
     by_flow = measure_delivered(trial, testbed, schedule, ends, ports)
-    delivered, discarded = (
-        np.bincount(schedule.klass, amounts, count)
-        for amounts in (by_flow.accepted, by_flow.discarded)
-    )
-    columns = np.stack([offered, delivered, discarded])
+    offered = np.where(started, schedule.size_bytes.astype(np.float64), 0.0)
+    columns = np.stack([offered, by_flow.accepted, by_flow.discarded])
+    endless = ends.status == LONG_LIVED
+
+    def sums(group: Ints, names: Sequence[str]) -> Floats:
+        rows = [np.bincount(group, column, len(names)) for column in columns]
+        amounts = np.stack(rows).astype(np.float64)
+        amounts[0, np.unique(group[endless])] = math.nan
+        return amounts
 
     def load(amounts: Floats) -> Load:
         return Load(*[*amounts.tolist(), capacity])
 
+    size_class = np.select([in_class(schedule.size_bytes, name) for name in _CLASSES], range(3))
+    by_pattern, by_class = sums(schedule.klass, schedule.classes), sums(size_class, _CLASSES)
     return TrialLoad(
         window,
-        load(columns.sum(axis=1)),
-        {name: load(columns[:, index]) for index, name in enumerate(schedule.classes)},
+        load(by_pattern.sum(axis=1)),
+        {name: load(by_pattern[:, index]) for index, name in enumerate(schedule.classes)},
+        {name: load(by_class[:, index]) for index, name in enumerate(_CLASSES)},
     )

@@ -182,6 +182,11 @@ def _incast(key: str, label: str, unit: Unit, law: Law, **more: Any) -> Metric:
     )
 
 
+def _goodput(key: str, label: str, law: Law, scope: Scope = "host", **more: Any) -> Metric:
+    columns = ("flows.end_ns", "schedule.bytes", *_ACKED)
+    return Metric(key, label, "bps", scope, law, "higher", "goodput", columns, **more)
+
+
 def _port(
     key: str, label: str, unit: Unit, law: Law, scope: Scope = "queue", **more: Any
 ) -> Metric:
@@ -226,6 +231,10 @@ _REPORT: tuple[Metric, ...] = (
     _load("offered_load", "offered load", ("schedule.bytes",)),
     _load("delivered_load", "delivered load", ("flows.end_ns", "schedule.bytes"), better="higher"),
     _load("discarded_load", "discarded load", ("flows.retransmits",), may_be_zero=True),
+    _goodput("goodput_bps", "goodput of a receiving host", "mean", compared=True),
+    _goodput("goodput_total_bps", "goodput, all hosts", "total"),
+    _goodput("goodput_long_lived_bps", "goodput of a long-lived flow", "mean", "flow",
+             compared=True),
     Metric("dropped_packets", "packets dropped", "count", "port", "count", source="queues",
            columns=_DROPS[:1], may_be_zero=True),
     Metric("retransmits", "segments retransmitted", "count", "flow", "count",

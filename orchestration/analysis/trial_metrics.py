@@ -16,6 +16,7 @@ from orchestration.analysis.flow_metrics import (
     flow_progress,
     flow_scalars,
 )
+from orchestration.analysis.goodput import measure_goodput
 from orchestration.analysis.incasts import measure_incasts
 from orchestration.analysis.load import TrialLoad, measure_load
 from orchestration.analysis.measured_window import measured_flows, total
@@ -86,6 +87,7 @@ _SOURCES: dict[Source, Callable[[Measurements], Mapping[str, float]]] = {
     "balance": lambda trial: measure_balance(trial.result),
     "hosts-links": lambda trial: measure_throughput(trial.result),
     "incasts": lambda trial: measure_incasts(trial.result),
+    "goodput": lambda trial: measure_goodput(trial.result, trial.load),
 }
 
 
