@@ -8,6 +8,7 @@ mean over flows, every flow has the same weight.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,8 +41,8 @@ class DoneFlows:
         return DoneFlows(*(values[chosen] for values in vars(self).values()))
 
 
-def done_flows(result: TrialResult) -> DoneFlows:
-    """Return a trial's finished flows that started after its warm-up.
+def done_flows(result: TrialResult, patterns: Sequence[str] | None = None) -> DoneFlows:
+    """Return a trial's finished flows that started after its warm-up, of all or of some patterns.
 
     Raises InputError for an unreadable table.
     """
@@ -53,6 +54,8 @@ def done_flows(result: TrialResult) -> DoneFlows:
             f"{len(schedule['flow_id']):,} of {TABLES['schedule'].file}",
         )
     done = (flows["status"] == STATUS_NAMES[DONE]) & measured_flows(result)
+    if patterns is not None:
+        done &= np.isin(schedule["class"].astype(str), patterns)
     fct = flows["fct_ns"][done].astype(np.float64)
     slowdown = fct / flows["ideal_ns"][done]
     return DoneFlows(flows["start_ns"][done], schedule["bytes"][done], fct, slowdown)
@@ -180,12 +183,13 @@ def flow_progress(result: TrialResult) -> FlowProgress | None:
 
     Losses count from the end of the warm-up.
     """
-    table, flows = result.table("flow_samples"), result.table("flows")
-    schedule, testbed = result.table("schedule"), result.testbed
+    flows, schedule, testbed = result.table("flows"), result.table("schedule"), result.testbed
     long_lived = flows["status"] == STATUS_NAMES[LONG_LIVED]
-    count = len(flows["flow_id"])
-    rows = len(table["t_ns"]) // max(1, count)
-    if rows < 2 or not long_lived.any():
+    if not long_lived.any():
+        return None
+    table, count = result.table("flow_samples"), len(flows["flow_id"])
+    rows = len(table["t_ns"]) // count
+    if rows < 2:
         return None
     paths = PathTable(testbed)
     src, dst = schedule["src"][long_lived], schedule["dst"][long_lived]

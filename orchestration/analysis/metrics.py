@@ -203,6 +203,16 @@ _ORDER = ("hosts.out_of_order_packets", "hosts.received_packets")
 _MARKS = ("ports.marked_packets", "ports.tx_packets")
 _DROPS = ("ports.dropped_packets", "ports.tx_packets")
 
+# Both a report and claims of papers have these.
+_ITERATION = Metric(
+    "iteration_mean", "mean time of an iteration", "ns", "flow", "mean", source="flows",
+    columns=("flows.start_ns", *_FCT), compared=True,
+)  # fmt: skip
+_FAIRNESS = _lasting(
+    "fairness", "Jain's index, long-lived flows", "ratio", _ACKED, better="higher", compared=True,
+    short="Jain's index",
+)  # fmt: skip
+
 # The metrics of each trial in a report.
 _REPORT: tuple[Metric, ...] = (
     *_mean_fcts(),
@@ -216,6 +226,7 @@ _REPORT: tuple[Metric, ...] = (
     _incast("incasts_unfinished", "unfinished incasts", "count", "count", may_be_zero=True),
     _incast("incast_fairness", "Jain's index, flows of an incast", "ratio", "mean",
             better="higher", compared=True),
+    _ITERATION,
     _queue("queue_mean_bytes", "mean queue", "mean", family="queue_mean"),
     _queue("queue_p99_bytes", "p99 queue", "quantile", 0.99, family="queue_p99"),
     _queue("queue_max_bytes", "longest queue", "maximum"),
@@ -231,10 +242,15 @@ _REPORT: tuple[Metric, ...] = (
     _load("offered_load", "offered load", ("schedule.bytes",)),
     _load("delivered_load", "delivered load", ("flows.end_ns", "schedule.bytes"), better="higher"),
     _load("discarded_load", "discarded load", ("flows.retransmits",), may_be_zero=True),
+    Metric("backlog_slope_share", "offered payload that accumulates", "share", "trial", "ratio",
+           source="backlog", columns=("flows.start_ns", "flows.end_ns", "schedule.bytes"),
+           may_be_zero=True, short="backlog's slope",
+           statement="Of the offered payload, {} accumulates"),
     _goodput("goodput_bps", "goodput of a receiving host", "mean", compared=True),
     _goodput("goodput_total_bps", "goodput, all hosts", "total"),
     _goodput("goodput_long_lived_bps", "goodput of a long-lived flow", "mean", "flow",
              compared=True),
+    _FAIRNESS,
     Metric("dropped_packets", "packets dropped", "count", "port", "count", source="queues",
            columns=_DROPS[:1], may_be_zero=True),
     Metric("retransmits", "segments retransmitted", "count", "flow", "count",
@@ -285,13 +301,12 @@ _PAPERS: tuple[Metric, ...] = (
     _flow("long_mean", "mean FCT, above 1 MB", min_bytes=_LONG,
           short="large flows (mean FCT above 1 MB)"),
     _flow("elephants_mean", "mean FCT, from 10 MB", min_bytes=_ELEPHANTS),
-    Metric("iteration_mean", "mean time of an iteration", "ns", "flow", "mean", source="flows",
-           columns=("flows.start_ns", *_FCT)),
+    _ITERATION,
     _lasting("goodput", "goodput", "share", _ACKED, unit="share", better="higher"),
     _lasting("latency", "mean RTT", "mean", _RTT, unit="ns"),
     _lasting("rtt_inflation", "RTT inflation", "ratio", _RTT),
     _lasting("power", "power", "ratio", (*_ACKED, *_RTT), better="higher"),
-    _lasting("fairness", "Jain's index", "ratio", _ACKED, better="higher"),
+    _FAIRNESS,
     _lasting("lost", "packets lost by flow", "ratio", _DROPS[:1], may_be_zero=True),
     _lasting("lost_later", "packets lost by flow, steady state", "ratio", _DROPS[:1],
              may_be_zero=True),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from orchestration.analysis.backlog import measure_backlog
 from orchestration.analysis.device_metrics import measure_balance, measure_devices, measure_paths
 from orchestration.analysis.flow_metrics import (
     DoneFlows,
@@ -26,6 +27,7 @@ from orchestration.analysis.port_metrics import PortFigures, measure_ports, meas
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints
 from orchestration.results.reader import TrialResult, recorded_load_shares
+from traffic.schedule import class_names
 
 _OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
     "goodput": FlowProgress.goodput,
@@ -38,6 +40,10 @@ _OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
 }
 
 
+# Where no pattern is a collective, a report has no iterations.
+_ITERATION = "iteration_mean"
+
+
 @dataclass
 class Measurements:
     """The data of a trial from which metrics are computed, read when first needed."""
@@ -48,6 +54,14 @@ class Measurements:
     def flows(self) -> DoneFlows:
         """The finished flows that started after the warm-up."""
         return done_flows(self.result)
+
+    @cached_property
+    def iterations(self) -> DoneFlows | None:
+        """Those of them that are of collectives; None if no pattern is one."""
+        traffic = self.result.spec.traffic
+        named = zip(class_names(traffic), traffic, strict=True)
+        patterns = [name for name, spec in named if spec.iterations]
+        return done_flows(self.result, patterns) if patterns else None
 
     @cached_property
     def ports(self) -> PortFigures:
@@ -77,7 +91,6 @@ class Measurements:
 # How the metrics of each source of data are computed, all together.
 _SOURCES: dict[Source, Callable[[Measurements], Mapping[str, float]]] = {
     "flow-classes": lambda trial: trial.by_class,
-    "flows": lambda trial: of_flows(trial.flows),
     "flow-samples": lambda trial: of_progress(trial.progress),
     "queues": lambda trial: trial.ports.scalars,
     "links": lambda trial: trial.ports.scalars,
@@ -87,6 +100,7 @@ _SOURCES: dict[Source, Callable[[Measurements], Mapping[str, float]]] = {
     "balance": lambda trial: measure_balance(trial.result),
     "hosts-links": lambda trial: measure_throughput(trial.result),
     "incasts": lambda trial: measure_incasts(trial.result),
+    "backlog": lambda trial: measure_backlog(trial.result),
     "goodput": lambda trial: measure_goodput(trial.result, trial.load),
 }
 
@@ -116,9 +130,12 @@ def measure(result: TrialResult, others: Iterable[str] = ()) -> TrialMetrics:
     Raises InputError for a table that cannot be read.
     """
     trial = Measurements(result)
-    chosen = dict.fromkeys([*METRICS.report, *(METRICS[name] for name in others)])
+    named = list(others)
+    scalars = _figures(trial, dict.fromkeys([*METRICS.report, *(METRICS[name] for name in named)]))
+    if trial.iterations is None and _ITERATION not in named:
+        scalars[_ITERATION] = math.nan
     return TrialMetrics(
-        scalars=_figures(trial, chosen),
+        scalars=scalars,
         size_bytes=trial.flows.size_bytes,
         fct_ns=trial.flows.fct_ns,
         slowdown=trial.flows.slowdown,
@@ -146,6 +163,10 @@ def _figures(trial: Measurements, metrics: Iterable[Metric]) -> dict[str, float]
     for source in dict.fromkeys(metric.source for metric in chosen):
         if source in _SOURCES:
             values |= _SOURCES[source](trial)
+    for metric in chosen:
+        if metric.source == "flows":
+            own = trial.iterations if metric.flows is None else None
+            values[metric.key] = flow_figure(metric, own or trial.flows)
     values |= own_figures(trial.result, chosen)
     return {metric.key: values.get(metric.key, math.nan) for metric in chosen}
 

@@ -155,6 +155,8 @@ class PatternSpec(ABC):
     kind: ClassVar[str] = ""
     # Whether its flows come in incasts: those with the same start and receiver are one incast.
     incasts: ClassVar[bool] = False
+    # Whether its flows come in iterations of a collective: those with the same start are one.
+    iterations: ClassVar[bool] = False
     # For the message about too many flows: the field of the campaign file that causes them, what is
     # wrong (with `{flows}` and `{memory}`), and the remedy.
     sized_by: ClassVar[tuple[str, str, str]] = ("", "it makes {flows:,.0f} flows", "use fewer")

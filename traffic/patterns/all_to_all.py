@@ -20,6 +20,7 @@ class AllToAllSpec(PatternSpec):
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
     kind: ClassVar = "all-to-all"
+    iterations: ClassVar = True
     sized_by: ClassVar = (
         "period",
         "makes {flows:,.0f} flows",

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.incasts import incasts, measure_incasts
+from orchestration.analysis.trial_metrics import figures
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec
 from tests.testbeds import star
 from tests.trials import result_in_memory, trial_spec
+from traffic.patterns.all_to_all import AllToAllSpec
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import incast_of_flow, make_schedule
@@ -110,3 +112,14 @@ def test_a_schedule_has_as_many_incasts_as_periods():
     number = incast_of_flow(traffic, schedule.klass, schedule.start_ns, schedule.dst)
     assert np.bincount(number[number >= 0]).tolist() == [3] * 8
     assert ((number < 0) == (schedule.klass == 1)).all()
+
+
+def test_an_iteration_is_of_a_collective_and_not_of_other_patterns():
+    collective = AllToAllSpec(10_240, MS, 0, 2 * MS)
+    flows = [
+        *(flow(0, end, src, dst, klass="all-to-all") for end, src, dst in
+          ((30, "h0", "h1"), (40, "h1", "h0"), (35, "h2", "h0"))),
+        flow(1000, 1060, klass="all-to-all"), flow(1000, 1900), flow(1, 900),
+    ]  # fmt: skip
+    result = result_in_memory(trial_of(collective, INCAST), STAR, flows)
+    assert figures(result, ["iteration_mean"]) == {"iteration_mean": 50 * US}
