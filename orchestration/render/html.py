@@ -82,7 +82,6 @@ def render(page: Page) -> Rendered:
         '<main id="content">',
         *(_block(block, writer) for block in page.blocks),
         "</main>",
-        f"<script>\n{asset('folds.js')}</script>" if any(map(_has_fold, page.blocks)) else "",
         writer.script(),
     ]
     script = f"<script>{asset(PLOTLY_FILE)}</script>\n" if writer.count else ""
@@ -154,7 +153,11 @@ def _block(block: Block, writer: _FigureWriter) -> str:
             inner = Html("\n".join(_block(part, writer) for part in blocks))
             return element("section", inner, **({"id": anchor} if anchor else {}))
         case Fold(title, blocks, is_open):
-            return _fold(title, [_block(part, writer) for part in blocks], is_open=is_open)
+            writer.folds += 1
+            inner = element("div", Html("\n".join(_block(part, writer) for part in blocks)))
+            heading = element("summary", element("h2", title))
+            state = {"css": "fold", "open": ""} if is_open else {"css": "fold closed"}
+            return element("details", heading, inner, **state)
         case Headline():
             return headline_html(block)
         case Scorecard():
@@ -163,25 +166,14 @@ def _block(block: Block, writer: _FigureWriter) -> str:
             return trust_html(block)
 
 
-def _has_fold(block: Block) -> bool:
-    return isinstance(block, Fold) or (
-        isinstance(block, Section) and any(map(_has_fold, block.blocks))
-    )
-
-
-def _fold(title: str, blocks: Sequence[str], *, is_open: bool) -> Html:
-    inner = element("div", Html("\n".join(blocks)))
-    summary = element("summary", element("h2", title))
-    if is_open:
-        return element("details", summary, inner, css="fold", open="")
-    return element("details", summary, inner, css="fold closed")
-
-
 class _FigureWriter:
-    """Writes the figures of a page, numbered in order, and the CSV files of their data."""
+    """Writes the figures of a page, numbered in order, and the CSV files of their data.
+
+    `folds` counts the page's folds, which need a script to be printed.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.folds = 0
         self.tables: dict[str, str] = {}
 
     def grid(self, block: FigureGrid) -> str:
@@ -223,10 +215,12 @@ class _FigureWriter:
         return f" {link}"
 
     def script(self) -> str:
-        """Return the script that draws the figures, if there are any."""
+        """Return the scripts that open folds for a printer and draw figures, if there are any."""
+        # folds are open before their figures are drawn
+        folds = f"<script>\n{asset('folds.js')}</script>\n" if self.folds else ""
         if not self.count:
-            return ""
-        return (
+            return folds
+        return folds + (
             f'<p id="told" aria-live="polite"></p>\n<script>\n{asset("page.js")}</script>\n'
             '<noscript><p class="note">Figures are drawn by a script, which this viewer does not '
             "run. Tables and CSV links work without it.</p></noscript>"

@@ -18,13 +18,15 @@ from orchestration.render.scorecard import (
 
 # With more arms than these beside the baseline, intervals stand below the changes; with more than
 # those, a row is printed as a list.
-_MAX_WIDE_ARMS, _MAX_PRINTED_ARMS = 4, 6
+_MAX_WIDE_ARMS, _MAX_PRINTED_ARMS = 4, 5
 _MARKS = {
     "better": "M0-4.5A4.5 4.5 0 1 1 0 4.5A4.5 4.5 0 1 1 0-4.5Z",
     "worse": "M0-5L5 0L0 5L-5 0Z",
     "beyond": "M-4-4.5L5 0L-4 4.5Z",
 }
 _MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")
+# Spaces before a percent sign and inside an interval, at which no line is broken.
+_KEPT_TOGETHER = re.compile(r"(?<=\d) (?=%)|(?<=,) (?=[^\[\]]*\])")
 
 
 def headline_html(headline: Headline) -> Html:
@@ -71,10 +73,11 @@ def scorecard_html(card: Scorecard) -> Html:
 def _row(card: Scorecard, row: ScoreRow) -> Html:
     judged = element("span", "judged by", css="judged") if row.judged else ""
     better = "" if card.better else element("small", f"{row.better} is better")
-    label = element("th", row.label, judged, better, css="label", scope="row", role="rowheader")
+    about = element("div", better, " ", judged) if better or judged else ""
+    label = element("th", row.label, about, css="label", scope="row", role="rowheader")
     value = element("b", _typeset(row.baseline_value))
     unit = element("small", row.unit_text) if row.unit_text else ""
-    base = _cell("td", value, unit, css="base", data_arm=f"{card.baseline}, baseline")
+    base = _cell("td", value, " ", unit, css="base", data_arm=f"{card.baseline}, baseline")
     cells = [
         _cell("td", *_contents(cell, row.span), css=_css(cell), data_arm=arm)
         for arm, cell in zip(card.arms, row.cells, strict=True)
@@ -94,7 +97,7 @@ def _contents(cell: ScoreCell, span: float) -> list[str]:
     star = element("span", "★", css="star", role="img", aria_label="best") if cell.best else ""
     value = element("b", _typeset(cell.text), star)
     interval = element("small", _typeset(cell.interval_text))
-    return [value, Html(" "), interval, _bar(cell, span)]
+    return [value, " ", interval, _bar(cell, span)]
 
 
 def _bar(cell: ScoreCell, span: float) -> Html:
@@ -131,5 +134,5 @@ def _x(position: float) -> str:
 
 
 def _typeset(text: str) -> str:
-    """Return the text with minus signs, which are as wide as digits, before numbers."""
-    return _MINUS.sub("−", text)
+    """Return the text with minus signs, which are as wide as digits, and unbroken intervals."""
+    return _KEPT_TOGETHER.sub("\N{NO-BREAK SPACE}", _MINUS.sub("−", text))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from orchestration.render.page import Block, Fold, Heading, Items, Paragraph, Section
 from orchestration.render.scorecard import Headline, Scorecard, Trust
-from orchestration.render.scorecard_table import fitted_table
+from orchestration.render.scorecard_table import fitted
 from orchestration.render.table import Row, Span, Style, Table, Text, joined, plain_text, spans
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def flat(parts: Iterable[Part], width: int) -> Iterator[Text | Table]:
                 yield Span(kicker, "faint")
                 yield Span(sentence, "strong")
             case Scorecard():
-                yield fitted_table(part, width)
+                yield from fitted(part, width)
             case Trust():
                 yield ""
                 yield _trust_text(part)
