@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from orchestration.analysis import student_t
 from orchestration.analysis.sequential import FIXED, AnalysisPlan, InterimAnalysis
-from orchestration.core.records import Floats
+from orchestration.core.records import Floats, Ints
 from orchestration.core.repeats import ConditionStatus, Done, StoppingRule
 from orchestration.core.trial import Scalar
 
@@ -26,6 +26,8 @@ _SAMPLED_SIGNS = 20_000
 _MAX_REPEATS = 100_000
 # Bootstrap draws: fewer for many values, whose intervals are narrow, to save time.
 _MAX_BOOTSTRAPS, _MIN_BOOTSTRAPS, _BOOTSTRAP_VALUES = 500, 100, 5_000_000
+# So many values are drawn together, if one draw has not more: a core's cache holds them.
+_BATCH_VALUES = 100_000
 
 
 @dataclass(frozen=True)
@@ -194,46 +196,104 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pooled_quantiles(
-    groups: Sequence[Floats],
+    arms: Sequence[Sequence[Floats]],
     quantiles: Sequence[float],
     seed: int = 0,
     interim: InterimAnalysis = FIXED,
-) -> tuple[Floats, Floats, Floats]:
-    """Return quantiles of all repeats' values together, and the bounds of their 95 % intervals.
+) -> list[tuple[Floats, Floats, Floats]]:
+    """Return each arm's quantiles of all repeats together, and the bounds of their 95 % intervals.
 
-    `groups` holds one array of values per repeat; the three results have shape (quantiles,). The
+    An arm has one array of values per repeat; its three results have shape (quantiles,). The
     interval is a percentile bootstrap that draws repeats, then values within each: values of one
     repeat are not independent, and a high quantile of a single repeat is a poor estimate.
     """
-    filled = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
-    if not filled:
-        nothing = np.full(len(quantiles), math.nan)
-        return nothing, nothing, nothing
-    rng = np.random.default_rng(seed)
-    point = np.quantile(np.concatenate(filled), quantiles)
-    affordable = _BOOTSTRAP_VALUES // sum(len(group) for group in filled)
-    count = min(_MAX_BOOTSTRAPS, max(_MIN_BOOTSTRAPS, affordable))
-    pooled = np.concatenate(filled)
-    sizes = np.array([len(group) for group in filled])
-    begins = np.cumsum(sizes) - sizes
-    draws = np.empty((count, len(quantiles)))
-    for row in draws:
-        chosen = rng.integers(len(filled), size=len(filled))
-        size = np.repeat(sizes[chosen], sizes[chosen])
-        within = (rng.random(len(size)) * size).astype(int)
-        drawn = pooled[np.repeat(begins[chosen], sizes[chosen]) + within]
-        row[:] = _sorted_quantiles(np.sort(drawn), quantiles)
+    nothing = np.full(len(quantiles), math.nan)
+    results = [(nothing, nothing, nothing)] * len(arms)
+    filled = [
+        [np.asarray(group, dtype=np.float64) for group in groups if len(group)] for groups in arms
+    ]
+    # Which values are drawn depends on the repeats' numbers of values only. Arms that send the same
+    # flows have the same numbers, so that one sequence of draws serves them all.
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for arm, groups in enumerate(filled):
+        if groups:
+            alike.setdefault(tuple(map(len, groups)), []).append(arm)
+    shares = np.asarray(quantiles, dtype=np.float64)
     tail = interim.level / 2
-    low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
-    return point, low, high
+    for sizes, members in alike.items():
+        pooled = [np.concatenate(filled[arm]) for arm in members]
+        for arm, values, draws in zip(
+            members, pooled, _bootstrap(pooled, sizes, shares, seed), strict=True
+        ):
+            low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
+            results[arm] = np.quantile(values, shares), low, high
+    return results
 
 
-def _sorted_quantiles(values: Floats, quantiles: Sequence[float]) -> Floats:
-    """Return np.quantile of sorted values, but faster, since it is called thousands of times."""
-    at = np.asarray(quantiles) * (len(values) - 1)
-    below = at.astype(int)
-    above = np.minimum(below + 1, len(values) - 1)
-    return np.asarray(values[below] + (at - below) * (values[above] - values[below]))
+def _bootstrap(
+    pooled: Sequence[Floats], sizes: Sequence[int], shares: Floats, seed: int
+) -> list[Floats]:
+    """Return the quantiles of each bootstrap draw of each arm, shapes (draws, quantiles).
+
+    `pooled` has the arms' values (values,), repeat after repeat; `sizes` are the repeats' numbers
+    of values. Ranks are drawn instead of values, because short integers are sorted faster.
+    """
+    total, longest = sum(sizes), max(sizes) * len(sizes)
+    kind = np.min_scalar_type(longest)
+    ranks, ordered = [], []
+    for values in pooled:
+        order = np.argsort(values)
+        rank = np.empty(total, dtype=kind)
+        rank[order] = np.arange(total)
+        ranks.append(rank)
+        ordered.append(values[order])
+    count = min(_MAX_BOOTSTRAPS, max(_MIN_BOOTSTRAPS, _BOOTSTRAP_VALUES // total))
+    draws = [np.empty((count, len(shares))) for _ in pooled]
+    for first, drawn, lengths in _draws(sizes, count, seed):
+        ends, upto = np.cumsum(lengths).tolist(), np.array(lengths)[:, None] - 1
+        at = shares * upto
+        below = at.astype(int)
+        above = np.minimum(below + 1, upto)
+        row = np.arange(len(lengths))[:, None]
+        chosen = np.full((len(lengths), max(lengths)), longest, dtype=kind)
+        for rank, values, quantile in zip(ranks, ordered, draws, strict=True):
+            picked = rank.take(drawn)
+            for of_draw, length, end in zip(chosen, lengths, ends, strict=True):
+                of_draw[:length] = picked[end - length : end]
+                of_draw[:length].sort()
+            low, high = values[chosen[row, below]], values[chosen[row, above]]
+            quantile[first : first + len(lengths)] = low + (at - below) * (high - low)
+    return draws
+
+
+def _draws(sizes: Sequence[int], count: int, seed: int) -> Iterator[tuple[int, Ints, list[int]]]:
+    """Yield `count` bootstrap draws in batches.
+
+    A batch is the number of its first draw, the indices of the drawn values, draw after draw, and
+    how many values each of the draws has.
+    """
+    rng, repeats = np.random.default_rng(seed), len(sizes)
+    size_of, begin_of = np.array(sizes), np.cumsum(sizes) - sizes
+    longest = max(sizes) * repeats
+    batch = max(1, _BATCH_VALUES // longest)
+    uniform, indices = np.empty(batch * longest), np.empty(batch * longest, dtype=int)
+    for first in range(0, count, batch):
+        chosen: list[int] = []
+        lengths: list[int] = []
+        used = 0
+        for _ in range(min(batch, count - first)):
+            of_draw = rng.integers(repeats, size=repeats).tolist()
+            length = sum([sizes[repeat] for repeat in of_draw])
+            rng.random(out=uniform[used : used + length])
+            used += length
+            lengths.append(length)
+            chosen += of_draw
+        values, drawn = uniform[:used], indices[:used]
+        size = size_of[chosen]
+        np.multiply(values, np.repeat(size, size), out=values)
+        np.copyto(drawn, values, casting="unsafe")
+        drawn += np.repeat(begin_of[chosen], size)
+        yield first, drawn, lengths
 
 
 # Fewer pairs do not allow to estimate how much results vary.

@@ -374,16 +374,15 @@ def _repeats(trials: Sequence[Trial]) -> int:
 def _arms(
     trials: Sequence[Trial], names: Sequence[str], interim: InterimAnalysis, judge: Sequence[str]
 ) -> tuple[Arm, ...]:
-    valid = [trial for trial in trials if trial.stamp.valid]
-    sizes = [trial.metrics.size_bytes for trial in valid]
+    sizes = [trial.metrics.size_bytes for trial in _valid(trials)]
     edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
     keys = dict.fromkeys([*(metric.key for metric in METRICS.report), *judge])
+    by_arm = {name: tuple(trial for trial in trials if trial.arm == name) for name in names}
+    by_arm = {name: of_arm for name, of_arm in by_arm.items() if of_arm}
+    curves = _size_curves([_valid(of_arm) for of_arm in by_arm.values()], edges, interim)
     arms = []
-    for name in names:
-        of_arm = tuple(trial for trial in trials if trial.arm == name)
-        if not of_arm:
-            continue
-        good = tuple(trial for trial in of_arm if trial.stamp.valid)
+    for (name, of_arm), curve in zip(by_arm.items(), curves, strict=True):
+        good = _valid(of_arm)
         estimates = {
             key: t_interval([trial.metrics.scalars[key] for trial in good], interim) for key in keys
         }
@@ -394,8 +393,12 @@ def _arms(
             )
             for klass in SIZE_CLASSES
         }
-        arms.append(Arm(name, of_arm, good, estimates, flows, _size_curve(good, edges, interim)))
+        arms.append(Arm(name, of_arm, good, estimates, flows, curve))
     return tuple(arms)
+
+
+def _valid(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    return tuple(trial for trial in trials if trial.stamp.valid)
 
 
 def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tuple[Comparison, ...]:
@@ -445,16 +448,24 @@ def size_edges(sizes: Floats) -> Floats:
     return edges[kept]
 
 
-def _size_curve(trials: Sequence[Trial], edges: Floats, interim: InterimAnalysis) -> SizeCurve:
-    shape = (len(edges), len(QUANTILES))
-    point, low, high = (np.full(shape, np.nan) for _ in range(3))
-    flows = np.zeros(len(edges))
-    groups = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in trials]
+def _size_curves(
+    arms: Sequence[Sequence[Trial]], edges: Floats, interim: InterimAnalysis
+) -> list[SizeCurve]:
+    """Return the curve of each arm, given the valid trials of each."""
+    groups = [[np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm] for arm in arms]
+    found = np.full((len(arms), 3, len(edges), len(QUANTILES)), np.nan)
+    flows = np.zeros((len(arms), len(edges)))
     for group in range(len(edges)):
         values = [
-            trial.metrics.slowdown[of_trial == group]
-            for trial, of_trial in zip(trials, groups, strict=True)
+            [
+                trial.metrics.slowdown[of_trial == group]
+                for trial, of_trial in zip(arm, of_arm, strict=True)
+            ]
+            for arm, of_arm in zip(arms, groups, strict=True)
         ]
-        point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES, interim=interim)
-        flows[group] = sum(len(part) for part in values)
-    return SizeCurve(edges, point, low, high, flows)
+        found[:, :, group] = pooled_quantiles(values, QUANTILES, interim=interim)
+        flows[:, group] = [sum(map(len, of_arm)) for of_arm in values]
+    return [
+        SizeCurve(edges, point, low, high, count)
+        for (point, low, high), count in zip(found, flows, strict=True)
+    ]
