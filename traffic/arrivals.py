@@ -53,19 +53,38 @@ class Sizes:
 
 
 class OfferedLoad(PatternSpec):
-    """A pattern that offers a load: Poisson arrivals of flows of drawn sizes.
+    """A pattern that offers a load, from `start_ns` until before `stop_ns`.
 
     `load` counts payload bytes, as a share of the sum of the hosts' line rates, or of the
-    receiver's line rate if the pattern has one. Sources are drawn in proportion to their line
-    rates, destinations uniformly among the other hosts. With `draw: strata`, the load is offered
-    both before and after the end of the warm-up.
+    receiver's line rate if the pattern has one. It is 0 if the pattern has no intended load.
     """
 
     load: float
     start_ns: int
     stop_ns: int
-    draw: Draw
     receiver: str = ""
+
+    @abstractmethod
+    def quantiles(self, at: Floats) -> Floats:
+        """Return in bytes what begins at one receiver at once, so that it represents all sizes.
+
+        They may be the quantiles of a distribution at the probabilities `at`.
+        """
+
+    def capacity_bps(self, testbed: Testbed) -> float:
+        """Return the rate of a load of 1: the receiver's line rate, or the sum of all hosts'."""
+        hosts = [self.receiver] if self.receiver else testbed.hosts
+        return float(sum(testbed.host_rate_bps(host) for host in hosts))
+
+
+class PoissonFlows(OfferedLoad):
+    """Poisson arrivals of flows of drawn sizes, which offer a load.
+
+    Sources are drawn in proportion to their line rates, destinations uniformly among the other
+    hosts. With `draw: strata`, the load is offered both before and after the end of the warm-up.
+    """
+
+    draw: Draw
     sized_by = (
         "stop",
         "makes about {flows:,.0f} flows a trial and needs {memory} of memory or more",
@@ -76,15 +95,6 @@ class OfferedLoad(PatternSpec):
     @abstractmethod
     def sizes(self) -> Sizes:
         """The distribution of flow sizes."""
-
-    @abstractmethod
-    def quantiles(self, at: Floats) -> Floats:
-        """Return sizes in bytes that represent the distribution, such as those at `at`."""
-
-    def capacity_bps(self, testbed: Testbed) -> float:
-        """Return the rate of a load of 1: the receiver's line rate, or the sum of all hosts'."""
-        hosts = [self.receiver] if self.receiver else testbed.hosts
-        return float(sum(testbed.host_rate_bps(host) for host in hosts))
 
     def expected(self, testbed: Testbed) -> Expected:
         """Return the mean number of flows and their mean payload."""
@@ -130,7 +140,7 @@ def arrivals(
     """
     if draw != STRATA:
         window_ns = cuts_ns[-1] - cuts_ns[0]
-        start_ns = cuts_ns[0] + _poisson_times(flows_per_ns, window_ns, time_stream)
+        start_ns = cuts_ns[0] + poisson_times(flows_per_ns, window_ns, time_stream)
         return start_ns, sizes.at(size_stream.random(len(start_ns)))
     starts, flow_sizes = [], []
     for begin_ns, end_ns in itertools.pairwise(cuts_ns):
@@ -155,14 +165,18 @@ def window_cuts(start_ns: int, stop_ns: int, *inner_ns: int) -> tuple[int, ...]:
     return (start_ns, *within, stop_ns)
 
 
-def _poisson_times(flows_per_ns: float, window_ns: int, rng: np.random.Generator) -> Ints:
-    """Return the times of a Poisson process in [0, window_ns), in whole ns, sorted."""
-    if flows_per_ns <= 0 or window_ns <= 0:
+def poisson_times(per_ns: float, window_ns: int, rng: np.random.Generator) -> Ints:
+    """Return the times of a Poisson process in [0, window_ns), in whole ns, sorted.
+
+    `per_ns` is the mean number of its events in a nanosecond. With one state of `rng`, a longer
+    window only adds events.
+    """
+    if per_ns <= 0 or window_ns <= 0:
         return np.zeros(0, dtype=np.int64)
-    expected = flows_per_ns * window_ns
+    expected = per_ns * window_ns
     block = int(expected + 4 * math.sqrt(expected)) + 16
     gaps = rng.standard_exponential(block)
     while (elapsed := np.cumsum(gaps))[-1] <= expected:
         gaps = np.concatenate([gaps, rng.standard_exponential(block)])
-    times_ns = (elapsed[elapsed < expected] / flows_per_ns).astype(np.int64)
+    times_ns = (elapsed[elapsed < expected] / per_ns).astype(np.int64)
     return np.minimum(times_ns, window_ns - 1)  # rounding may reach the window's end

@@ -109,7 +109,7 @@ def deliverable_loads(
     groups: dict[object, dict[int, TrialSpec]] = {}
     labels: dict[object, dict[str, None]] = {}
     for trial in trials:
-        if not any(isinstance(spec, OfferedLoad) for spec in trial.traffic):
+        if not _loads(trial):
             continue
         key = (trial.testbed, trial.traffic, trial.measured_ns)
         groups.setdefault(key, {}).setdefault(trial.seed, trial)
@@ -184,7 +184,8 @@ def _deliverable_load(
 
 
 def _loads(trial: TrialSpec) -> list[OfferedLoad]:
-    return [spec for spec in trial.traffic if isinstance(spec, OfferedLoad)]
+    """Return a trial's patterns that have an intended load."""
+    return [spec for spec in trial.traffic if isinstance(spec, OfferedLoad) and spec.load]
 
 
 def _intended_load(spec: OfferedLoad, trial: TrialSpec, testbed: Testbed) -> float:

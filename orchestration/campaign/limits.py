@@ -121,7 +121,9 @@ def _sized_by(file: schema.CampaignFile, index: int, flows: float) -> tuple[Loc,
         time_ns = item.of_field(f"{field}_ns")
         if field == "stop" and time_ns is None:
             loc, time_ns = ("duration",), file.duration
-        what = f"{loc[-1]} {_time(time_ns)} {what}"
+        if time_ns is None:  # a load says how often
+            loc = ("traffic", index, "load")
+        what = f"{loc[-1]} {_time(time_ns) if time_ns else item.of_field('load')} {what}"
     return loc, what, remedy
 
 

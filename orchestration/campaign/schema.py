@@ -169,7 +169,7 @@ class CampaignFile(StrictModel):
         description="what is compared: the name of a factor, arms, or tuners; its first level is "
         "the baseline; without it the arms, or else the tuners",
     )
-    judge: Annotated[tuple[str, ...], BeforeValidator(text_as_list)] = Field(
+    judge: Annotated[tuple[str, ...], BeforeValidator(text_as_list), SOMETHING] = Field(
         default=(),
         description="the metrics that decide which arm is best, like mean_slowdown; without it one "
         "that suits the traffic; all others are exploratory",

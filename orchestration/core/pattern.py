@@ -157,6 +157,9 @@ class PatternSpec(ABC):
     incasts: ClassVar[bool] = False
     # Whether its flows come in iterations of a collective: those with the same start are one.
     iterations: ClassVar[bool] = False
+    # Fields that trials of earlier versions lack: a trial's data have them only if they differ from
+    # their defaults, so that its id stays.
+    newer: ClassVar[tuple[str, ...]] = ()
     # For the message about too many flows: the field of the campaign file that causes them, what is
     # wrong (with `{flows}` and `{memory}`), and the remedy.
     sized_by: ClassVar[tuple[str, str, str]] = ("", "it makes {flows:,.0f} flows", "use fewer")
@@ -250,8 +253,10 @@ class PatternSpec(ABC):
             return f"testbed {testbed.name} has no traffic class {self.queue_class!r}: {known}"
         for name, field in given_fields(type(self)).items():
             value = getattr(self, name)
-            # a default, such as "" for no receiver, need not be valid by the field's role
-            if value != getattr(type(self), name, None):
+            # a default, such as "" for no receiver, need not be valid by the field's role, nor a 0
+            # in a field that a campaign may leave open
+            is_open = field.default is None and not value
+            if value != getattr(type(self), name, None) and not is_open:
                 for item in (value or (0,)) if isinstance(value, tuple) else (value,):
                     if problem := _wrong(name, field.role, item, testbed):
                         return problem

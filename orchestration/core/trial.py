@@ -160,8 +160,8 @@ class TrialSpec:
         ids. So fields that are newer than 0.1 are left out if they have their defaults: `driver`
         for sockets, no `parent`, Linux' `fabric`, no `roce`, no `congestion_control` of a pattern,
         no samples of flows, NICs that decide without latency, ECMP, Linux' `loss_detection`, the
-        backend's `clock`, a `scale` of 1, an independent `draw`, no warm-up, and no
-        `allow_starvation`.
+        backend's `clock`, a `scale` of 1, an independent `draw`, what a pattern calls `newer`, no
+        warm-up, and no `allow_starvation`.
         """
         data = dataclasses.asdict(self)
         _leave_out(data, self, _NEW_IN_TRIALS)
@@ -172,7 +172,8 @@ class TrialSpec:
             common = ("queue_class", "driver", "congestion_control", "draw")
             # the order of keys in files stays as it was in earlier versions
             pattern |= {name: pattern.pop(name) for name in common if name in pattern}
-            _leave_out(pattern, spec, [name for name in common[1:] if name in pattern])
+            newer = (*(name for name in common[1:] if name in pattern), *spec.newer)
+            _leave_out(pattern, spec, newer)
             pattern["kind"] = spec.kind
         return data
 

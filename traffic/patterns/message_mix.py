@@ -9,13 +9,13 @@ import numpy as np
 
 from orchestration.core.pattern import DRAW, INDEPENDENT, START, STOP, STRATA, Draw, given
 from orchestration.core.records import Floats
-from traffic.arrivals import OfferedLoad, Sizes
+from traffic.arrivals import PoissonFlows, Sizes
 
 ACC_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
 @dataclass(frozen=True)
-class MessageMixSpec(OfferedLoad):
+class MessageMixSpec(PoissonFlows):
     """Poisson arrivals of messages, whose sizes are equally likely.
 
     With a `receiver`, all other hosts send to it, and `load` is a share of its line rate.

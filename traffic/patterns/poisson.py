@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestration.core.pattern import DRAW, INDEPENDENT, START, STOP, STRATA, Draw, given
 from orchestration.core.records import Floats
-from traffic.arrivals import OfferedLoad, Sizes
+from traffic.arrivals import PoissonFlows, Sizes
 
 if TYPE_CHECKING:
     from traffic.workloads import Workload
 
 
 @dataclass(frozen=True)
-class PoissonSpec(OfferedLoad):
+class PoissonSpec(PoissonFlows):
     """Poisson arrivals of flows whose sizes follow a workload."""
 
     workload: str = field(

@@ -252,6 +252,27 @@ def test_what_a_plan_advises_helps(file, tmp_path, remedy):
     assert better.share > short.share + 0.15
 
 
+def test_incasts_at_a_load_count_as_intended(file, tmp_path):
+    """Those with a period count as offered only, as their load is nobody's intention."""
+    incast = "  - {{kind: incast, fan_in: 16, size: 500KB, {}, arrivals: poisson}}\nfactors:"
+    found = {}
+    for how in ("load: 0.02", "period: 5333us"):
+        file.write_text(CAMPAIGN.replace("factors:", incast.format(how)))
+        found[how] = planned(file, tmp_path)["load 0.2, workload AliStorage2019"]
+    by_load, by_period = found.values()
+    assert by_load.intended == pytest.approx(0.22)
+    assert by_period.intended == pytest.approx(0.2)
+    assert by_load.offered == pytest.approx(by_period.offered, rel=0.02)
+    file.write_text(
+        CAMPAIGN.replace(
+            "kind: poisson, workload: $workload", "kind: incast, fan_in: 16, size: 5MB"
+        ).replace("  workload: [WebSearch, AliStorage2019]\n", "")
+    )
+    alone = planned(file, tmp_path)["load 0.6"]
+    assert alone.intended == pytest.approx(0.6)
+    assert not alone.enough
+
+
 def test_flows_that_last_offer_no_load(file, tmp_path):
     nics = CAMPAIGN.replace("backend: fluid", "host: {congestion_control: dcqcn}")
     file.write_text(nics)

@@ -1,6 +1,7 @@
 """Arrival patterns: loads, places, windows, and the independence of their random streams."""
 
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
@@ -46,7 +47,8 @@ def offered_bytes(spec, testbed) -> float:
         line_bps = sum(map(testbed.host_rate_bps, testbed.hosts))
         return spec.load * line_bps / 8 * window_ns / 1e9
     flows = spec.fan_in if isinstance(spec, IncastSpec) else hosts * (hosts - 1)
-    return -(-window_ns // spec.period_ns) * flows * spec.size_bytes
+    period_ns = spec.period_ns or round(spec.interval_ns(testbed))
+    return -(-window_ns // period_ns) * flows * spec.size_bytes
 
 
 EIGHT = star(*[25] * 8)
@@ -55,7 +57,8 @@ MIX = MessageMixSpec((1_000, 10_000, 100_000), 0.3, 0, 20 * MS)
 INCAST = IncastSpec(4, 64_000, 5 * MS, 1 * MS, 101 * MS)
 ALL_TO_ALL = AllToAllSpec(1_000, 5 * MS, 0, 12 * MS)
 FLOW = SingleFlowSpec("h1", "h3", 5_000, 7)
-ALL = (POISSON, MIX, INCAST, ALL_TO_ALL, FLOW)
+RANDOM = IncastSpec(4, 500_000, 0, 1 * MS, 201 * MS, load=0.02, arrivals="poisson")
+ALL = (POISSON, MIX, INCAST, RANDOM, ALL_TO_ALL, FLOW)
 
 
 def flows_of(spec, testbed=EIGHT, seed=1):
@@ -169,6 +172,69 @@ def test_incast_has_distinct_senders_that_start_together():
     assert offered_bytes(INCAST, EIGHT) == flows.size_bytes.sum()
 
 
+def test_periodic_incasts_stay_what_they_were():
+    """A change here makes new results incomparable with those that users have."""
+    digests = [
+        hashlib.sha256(
+            b"".join(column.astype("<i8").tobytes() for column in dataclasses.astuple(flows))
+        ).hexdigest()[:16]
+        for flows in (
+            flows_of(IncastSpec(16, 64_000, MS, 0, 20 * MS), load_testbed("graphcc"), 2**52),
+            flows_of(IncastSpec(5, 64_000, MS // 3, 7, 20 * MS, "h3"), EIGHT, 2**52),
+        )
+    ]
+    assert digests == ["bb461184ffe40b57", "f2b5749fa318bd45"]
+
+
+@pytest.mark.parametrize("receiver", ["", "h2"])
+@pytest.mark.parametrize("by", [{"load": 0.02}, {"period_ns": 2 * MS, "load": 0.0}])
+def test_random_incasts_are_a_poisson_process_with_their_load(by, receiver):
+    """HPCC's figure 11a, by its author: the mean interval follows from the load."""
+    spec = dataclasses.replace(RANDOM, **by, receiver=receiver)
+    line_bps = 25e9 * (1 if receiver else 8)
+    mean_ns = by.get("period_ns") or 4 * 500_000 * 8e9 / (0.02 * line_bps)
+    seeds = round(10_000 * mean_ns / (200 * MS))
+    starts, sizes, receivers = [], 0, set()
+    for seed in range(seeds):
+        flows = flows_of(spec, seed=seed)
+        starts.append(flows.start_ns[::4])
+        sizes += flows.size_bytes.sum()
+        receivers |= set(flows.dst.tolist())
+    counts = np.array([len(some) for some in starts])
+    # 10,000 are expected, with a deviation of 100; counts of seeds have their mean as variance
+    assert counts.sum() == pytest.approx(10_000, abs=400)
+    assert counts.var() / counts.mean() == pytest.approx(1, abs=4 * np.sqrt(2 / seeds))
+    expected = spec.expected(EIGHT)
+    assert sizes / seeds == pytest.approx(expected.size_bytes, rel=0.04)
+    assert expected.size_bytes == pytest.approx(200 * MS / mean_ns * 4 * 500_000)
+    assert expected.flows == pytest.approx(expected.size_bytes / 500_000)
+    assert receivers == ({2} if receiver else set(range(8)))
+
+
+def test_times_between_random_incasts_are_exponential():
+    gaps = np.diff(flows_of(dataclasses.replace(RANDOM, stop_ns=20_000 * MS)).start_ns[::4])
+    assert gaps.mean() == pytest.approx(4 * MS, rel=0.06)  # 16 Mbit, at 2 % of 200 Gbit/s
+    assert gaps.std() / gaps.mean() == pytest.approx(1, abs=0.06)
+    assert np.mean(gaps > gaps.mean()) == pytest.approx(np.exp(-1), abs=0.03)
+
+
+def test_a_seed_has_its_incasts_and_a_longer_window_only_adds_some():
+    one, same = flows_of(RANDOM), flows_of(RANDOM)
+    longer = flows_of(dataclasses.replace(RANDOM, stop_ns=401 * MS))
+    n = len(one.src)
+    assert len(longer.src) > n > 0
+    for name in ("start_ns", "src", "dst"):
+        assert np.array_equal(getattr(one, name), getattr(same, name))
+        assert np.array_equal(getattr(longer, name)[:n], getattr(one, name))
+
+
+def test_a_load_makes_a_period_too():
+    spec = dataclasses.replace(RANDOM, arrivals="periodic", start_ns=0)
+    starts = np.unique(flows_of(spec).start_ns)
+    assert set(np.diff(starts)) == {4 * MS}  # 16 Mbit, at 2 % of 200 Gbit/s
+    assert offered_bytes(spec, EIGHT) == spec.expected(EIGHT).size_bytes
+
+
 def test_incast_to_a_named_receiver_from_everyone_else():
     flows = flows_of(dataclasses.replace(INCAST, receiver="h2", fan_in=7, stop_ns=2 * MS))
     assert flows.dst.tolist() == [2] * 7
@@ -219,7 +285,9 @@ def test_nothing_offered_is_no_flows(spec):
         (dataclasses.replace(MIX, load=-1.0), "load -1"),
         (dataclasses.replace(INCAST, fan_in=8), "fan-in 8 does not fit .* 8 hosts: use 1 to 7"),
         (dataclasses.replace(INCAST, fan_in=0), "fan-in 0"),
-        (dataclasses.replace(INCAST, period_ns=0), "a period of 0 ns"),
+        (dataclasses.replace(INCAST, period_ns=0), "either a period or a load"),
+        (dataclasses.replace(INCAST, load=0.1), "either a period or a load"),
+        (dataclasses.replace(INCAST, period_ns=-1), "a period of -1 ns"),
         (dataclasses.replace(INCAST, receiver="h9"), "no host 'h9': its hosts are h0 to h7"),
         (dataclasses.replace(INCAST, size_bytes=0), "at least 1 byte"),
         (dataclasses.replace(ALL_TO_ALL, period_ns=-1), "a period of -1 ns"),

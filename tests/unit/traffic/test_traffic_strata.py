@@ -184,3 +184,13 @@ def test_a_trial_of_0_1_has_independent_draws_and_keeps_its_id():
     assert "warm_up_ns" not in told
     assert TrialSpec.from_json(told) == old
     assert len({old.id, TRIAL.id, new.id}) == 3
+
+
+def test_incasts_of_earlier_versions_keep_their_ids():
+    periodic = IncastSpec(8, 64_000, 10**6, 0, 10**7)
+    random = dataclasses.replace(periodic, arrivals="poisson")
+    old, new = (dataclasses.replace(TRIAL, traffic=(spec,)) for spec in (periodic, random))
+    assert not {"load", "arrivals"} & old.to_json()["traffic"][0].keys()
+    assert TrialSpec.from_json(new.to_json()) == new
+    assert TrialSpec.from_json(old.to_json()) == old
+    assert old.id != new.id
