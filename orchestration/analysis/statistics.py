@@ -2,7 +2,7 @@
 
 A repeat is one observation, because flows of one trial share queues and are not independent. So
 means and differences use one value per repeat, and Student's t has one degree of freedom less than
-there are repeats. Tuners are compared on the same seeds.
+there are repeats. Arms are compared on the same seeds.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def _draws(sizes: Sequence[int], count: int, seed: int) -> Iterator[tuple[int, I
 # Fewer pairs do not allow to estimate how much results vary.
 _MIN_PAIRS = 3
 
-# tuner -> repeat -> metric -> value of a valid trial
+# arm -> repeat -> metric -> value of a valid trial
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
@@ -308,16 +308,16 @@ def status_at(
 ) -> ConditionStatus:
     """Return what an interim analysis of a condition shows, and whether it needs more repeats.
 
-    `values` has the tuners in the campaign's order. Only repeats up to those of `interim` count. A
+    `values` has the arms in the campaign's order. Only repeats up to those of `interim` count. A
     pair without a valid trial on both sides is left out. A metric that no trial has, such as one of
     RoCE where hosts use TCP, has no widths and does not ask for more repeats.
     """
     upto = {
-        tuner: {repeat: row for repeat, row in rows.items() if repeat <= interim.repeats}
-        for tuner, rows in values.items()
+        arm: {repeat: row for repeat, row in rows.items() if repeat <= interim.repeats}
+        for arm, rows in values.items()
     }
     widths = {metric: _half_widths(upto, metric, interim) for metric in rule.of}
-    every = [width for tuners in widths.values() for width in tuners.values()]
+    every = [width for arms in widths.values() for width in arms.values()]
     narrow = bool(every) and all(width is not None and width <= rule.until for width in every)
     done: Done = "width" if narrow else "most" if interim.repeats >= rule.maximum else ""
     return ConditionStatus(factors, interim.repeats, interim.number, done, widths)
@@ -329,7 +329,7 @@ def likely_repeats(rule: StoppingRule, plan: AnalysisPlan, values: Values) -> in
     None where a metric has fewer than three pairs.
     """
     metrics = [metric for metric in rule.of if _known(values, metric)]
-    spreads = [_spread(values, metric, tuner) for metric in metrics for tuner in _compared(values)]
+    spreads = [_spread(values, metric, arm) for metric in metrics for arm in _compared(values)]
     if min(map(len, spreads), default=0) < _MIN_PAIRS:
         return None
     for size in rule.sizes:
@@ -340,20 +340,20 @@ def likely_repeats(rule: StoppingRule, plan: AnalysisPlan, values: Values) -> in
 
 
 def _half_widths(values: Values, metric: str, interim: InterimAnalysis) -> dict[str, float | None]:
-    """Return the half-widths of the differences from the first tuner, relative to its mean.
+    """Return the half-widths of the differences from the first arm, relative to its mean.
 
-    For a single tuner it is the half-width of its own mean.
+    For a single arm it is the half-width of its own mean.
     """
     widths: dict[str, float | None] = {}
     if not _known(values, metric):
         return widths
-    for tuner in _compared(values):
-        pairs = _pairs(values, metric, tuner)
+    for arm in _compared(values):
+        pairs = _pairs(values, metric, arm)
         interval = t_interval(pairs[:, 1], interim)
         half = (interval.high - interval.low) / 2
         mean = abs(float(pairs[:, 0].mean())) if len(pairs) else 0.0
         known = math.isfinite(half) and (mean > 0 or half == 0)
-        widths[tuner] = (half / mean if half else 0.0) if known else None
+        widths[arm] = (half / mean if half else 0.0) if known else None
     return widths
 
 
@@ -362,28 +362,28 @@ def _known(values: Values, metric: str) -> bool:
 
 
 def _compared(values: Values) -> list[str]:
-    """Return the tuners whose intervals count: all but the first, or the only one."""
+    """Return the arms whose intervals count: all but the first, or the only one."""
     first, *others = values
     return others or [first]
 
 
-def _pairs(values: Values, metric: str, tuner: str) -> Floats:
-    """Return the first tuner's values, and `tuner`'s differences from them, shape (pairs, 2).
+def _pairs(values: Values, metric: str, arm: str) -> Floats:
+    """Return the first arm's values, and `arm`'s differences from them, shape (pairs, 2).
 
-    For the first tuner itself, both columns are its values.
+    For the first arm itself, both columns are its values.
     """
     first = next(iter(values))
     rows = []
-    for repeat, row in sorted(values[tuner].items()):
+    for repeat, row in sorted(values[arm].items()):
         base = values[first].get(repeat, {}).get(metric, math.nan)
-        rows.append((base, row[metric] - base if tuner != first else base))
+        rows.append((base, row[metric] - base if arm != first else base))
     pairs = np.array(rows, dtype=np.float64).reshape(-1, 2)
     return np.asarray(pairs[np.isfinite(pairs).all(axis=1)])
 
 
-def _spread(values: Values, metric: str, tuner: str) -> Floats:
-    """Return the second column of `_pairs` relative to the first tuner's mean, shape (pairs,)."""
-    pairs = _pairs(values, metric, tuner)
+def _spread(values: Values, metric: str, arm: str) -> Floats:
+    """Return the second column of `_pairs` relative to the first arm's mean, shape (pairs,)."""
+    pairs = _pairs(values, metric, arm)
     mean = abs(float(pairs[:, 0].mean())) if len(pairs) else 0.0
     return np.asarray(pairs[:, 1] / mean) if mean else pairs[:0, 1]
 

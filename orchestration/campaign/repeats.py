@@ -34,14 +34,15 @@ _BELOW_ONE = must(
 
 
 class Adaptive(StrictModel):
-    """Adaptive repeats: until the interval of each tuner's difference is narrow enough."""
+    """Adaptive repeats: until the interval of each arm's difference is narrow enough."""
 
     until: Annotated[float, BeforeValidator(_percent), _BELOW_ONE] = Field(
-        description="half an interval, as a share of the first tuner's mean, like 3%"
+        description="half an interval, as a share of the first arm's mean, like 3%"
     )
     of: Annotated[tuple[str, ...], NOT_EMPTY] = Field(
-        default=("slowdown_mean",),
-        description="the metrics whose intervals are to be narrow enough",
+        default=(),
+        description="the metrics whose intervals are to be narrow enough; without it those of "
+        "`judge`; of tuners compared without a judge slowdown_mean",
     )
     # `least` and `most` are their names up to version 0.3.
     min: Positive = Field(
@@ -65,7 +66,7 @@ class Adaptive(StrictModel):
         return self
 
     def rule(self) -> StoppingRule:
-        """Return the stopping rule that these fields mean."""
+        """Return the stopping rule that these fields mean; `of` is empty if they name no metric."""
         return StoppingRule(self.until, self.of, self.min, self.max)
 
 

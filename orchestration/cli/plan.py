@@ -255,12 +255,12 @@ def _adaptive_sizes(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any]
     None for other campaigns. What is likely follows from the spread of the results that an earlier
     run left in `out`; it is None without any.
     """
-    from orchestration.run.adaptive import Rounds, condition_key
+    from orchestration.run.adaptive import Rounds
 
     rule = campaign.repeats
     if rule is None:
         return None
-    rounds = Rounds(campaign.cells, campaign.trials, rule)
+    rounds = Rounds(campaign.cells, campaign.trials, rule, campaign.question.compare)
     folder, likely = out / campaign.name, None
     if folder.exists():
         with Phases() as phases:
@@ -281,7 +281,9 @@ def _adaptive_sizes(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any]
         "of": rule.of,
         "looks": rule.sizes,
         "least": size(lambda trial: rule.minimum),
-        "likely": None if likely is None else size(lambda trial: likely[condition_key(trial)]),
+        "likely": None
+        if likely is None
+        else size(lambda trial: likely[rounds.condition_of(trial)]),
         "most": size(lambda trial: rule.maximum),
     }
 

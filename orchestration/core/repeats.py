@@ -27,7 +27,7 @@ Done = Literal["", "width", "most"]
 class StoppingRule:
     """Repeat until the confidence intervals of the metrics `of` are at most +- `until` wide.
 
-    `until` is a share of the first tuner's mean. Each condition has at least `minimum` and at most
+    `until` is a share of the first arm's mean. Each condition has at least `minimum` and at most
     `maximum` repeats.
     """
 
@@ -59,8 +59,8 @@ class ConditionStatus:
     """The result of the last interim analysis for a condition, which `factors` describe.
 
     `interim_analysis` is the number of that analysis. `widths` has the half width of each interval
-    by metric and tuner, relative to the first tuner's mean. It is None with fewer than two pairs of
-    valid trials; a metric that no trial has is without tuners. `done` says why there are no more
+    by metric and arm, relative to the first arm's mean. It is None with fewer than two pairs of
+    valid trials; a metric that no trial has is without arms. `done` says why there are no more
     repeats, "" if there are more.
     """
 
@@ -108,7 +108,7 @@ class ConditionStatus:
             "repeats": self.repeats,
             "look": self.interim_analysis,
             "done": self.done,
-            "widths": {metric: dict(tuners) for metric, tuners in self.widths.items()},
+            "widths": {metric: dict(arms) for metric, arms in self.widths.items()},
         }
 
     @classmethod

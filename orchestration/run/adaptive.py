@@ -18,7 +18,7 @@ from typing import Any
 from orchestration.analysis.sequential import AnalysisPlan
 from orchestration.analysis.statistics import Values, likely_repeats, status_at
 from orchestration.analysis.trial_metrics import figures
-from orchestration.core.condition import TUNER, factors_of
+from orchestration.core.condition import TUNER
 from orchestration.core.errors import InputError, TrialError
 from orchestration.core.repeats import ConditionStatus, StoppingRule
 from orchestration.core.trial import Scalar, TrialSpec
@@ -56,14 +56,21 @@ class Rounds:
         cells: Sequence[Mapping[str, Scalar]],
         trials: Sequence[TrialSpec],
         rule: StoppingRule | None,
+        compare: str = TUNER,
     ) -> None:
-        """`cells` are those of the trials in the order of the campaign's file."""
+        """`cells` are those of the trials in the order of the campaign's file.
+
+        `compare` is the label of a cell that names its arm; cells that differ in nothing else are
+        of one condition.
+        """
         self.rule = rule
+        self._compare = compare
+        self._one_tuner = len({cell[TUNER] for cell in cells}) == 1
         # the trials by condition key
-        self._groups: dict[str, list[TrialSpec]] = {_key(cell): [] for cell in cells}
+        self._groups: dict[str, list[TrialSpec]] = {self._key(cell): [] for cell in cells}
         for trial in trials:
-            self._groups[_key(trial.cell)].append(trial)
-        self._tuners = list(dict.fromkeys(str(cell[TUNER]) for cell in cells))
+            self._groups[self._key(trial.cell)].append(trial)
+        self._arms = list(dict.fromkeys(str(cell[compare]) for cell in cells))
         self._trials = trials
         self._plan = AnalysisPlan(rule.sizes) if rule else AnalysisPlan()
         self._metrics: TrialMetrics = {}
@@ -74,7 +81,7 @@ class Rounds:
         if self.rule is None:
             return list(self._trials)
         due = {key: self._due_repeats(key) for key in self._groups}
-        return [trial for trial in self._trials if trial.repeat <= due[_key(trial.cell)]]
+        return [trial for trial in self._trials if trial.repeat <= due[self._key(trial.cell)]]
 
     @property
     def needs_analysis(self) -> bool:
@@ -116,7 +123,7 @@ class Rounds:
         self._metrics |= measured
         statuses = []
         for key in analysed:
-            factors = factors_of(self._groups[key][0].cell)
+            factors = self._factors(self._groups[key][0].cell)
             analysis = self._plan.at(self._due_repeats(key))
             status = status_at(analysis, rule, factors, self._values(key))
             self.condition_statuses[key] = status
@@ -136,7 +143,7 @@ class Rounds:
     ) -> dict[str, int] | None:
         """Return how many repeats each condition is likely to take, by the spread of its results.
 
-        The keys are those of `condition_key`. None if some condition has too few finished trials.
+        The keys are those of `condition_of`. None if some condition has too few finished trials.
         `progress` is called with the number of trials read, and of all. Raises InputError for a
         trial that cannot be read.
         """
@@ -154,22 +161,25 @@ class Rounds:
         return known if len(known) == len(self._groups) else None
 
     def _values(self, key: str) -> Values:
-        """Return a condition's metrics as tuner -> repeat -> metric -> value, of valid trials."""
-        values: dict[str, dict[int, Mapping[str, float]]] = {name: {} for name in self._tuners}
+        """Return a condition's metrics as arm -> repeat -> metric -> value, of valid trials."""
+        values: dict[str, dict[int, Mapping[str, float]]] = {name: {} for name in self._arms}
         for trial in self._groups[key]:
             metrics = self._metrics.get(trial.id)
             if metrics is not None:
-                values[str(trial.cell[TUNER])][trial.repeat] = metrics
+                values[str(trial.cell[self._compare])][trial.repeat] = metrics
         return values
 
+    def condition_of(self, trial: TrialSpec) -> str:
+        """Return a text that is equal for all trials of one condition, and for no others."""
+        return self._key(trial.cell)
 
-def condition_key(trial: TrialSpec) -> str:
-    """Return a text that is equal for all trials of one condition, and for no others."""
-    return _key(trial.cell)
+    def _key(self, cell: Mapping[str, Scalar]) -> str:
+        return json.dumps({name: level for name, level in cell.items() if name != self._compare})
 
-
-def _key(cell: Mapping[str, Scalar]) -> str:
-    return json.dumps(factors_of(cell))
+    def _factors(self, cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the levels that a condition's cells share, without the only tuner's name."""
+        unsaid = {self._compare, *([TUNER] if self._one_tuner else [])}
+        return {name: level for name, level in cell.items() if name not in unsaid}
 
 
 def measure_in_process(

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from inventory.strictyaml import read
-from orchestration.analysis.arms import known_judges
+from orchestration.analysis.arms import default_judges, known_judges
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.deliverable_load import shortfall_messages
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.unresponsive import UnresponsiveConditions, unresponsive_conditions
 from orchestration.campaign.unused import unused_in_campaign
 from orchestration.core.capabilities import Mode, capabilities, mode_of
+from orchestration.core.condition import TUNER
 from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import ECMP
@@ -71,9 +72,9 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     that does not exist, and if its tuners differ in nothing that has an effect. `with_policies`
     also loads the user's congestion-control programs into a guest's kernel, one second each.
     """
-    rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
     if not all(map(METRICS.canonical, campaign.question.judge)):
         known_judges(campaign.question.judge, read(campaign.path).where(("judge",)))
+    rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
     check_fit(campaign.trials, campaign.testbeds, campaign.location_of_tuner)
     unresponsive = unresponsive_conditions(campaign.trials, campaign.testbeds)
     raise_any(unresponsive.problems(campaign.location_of_tuner))
@@ -88,7 +89,12 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
 
 
 def _with_known_metrics(campaign: Campaign, rule: StoppingRule) -> StoppingRule:
-    """Return the rule with its metrics' canonical names. Raises InputError for unknown ones."""
+    """Return the rule with its metrics' canonical names; without any, with those that decide.
+
+    Raises InputError for unknown ones.
+    """
+    if not rule.of:
+        return replace(rule, of=_deciding_metrics(campaign))
     unknown_at = [index for index, name in enumerate(rule.of) if not METRICS.canonical(name)]
     if unknown_at:
         document, known = read(campaign.path), METRICS.of_a_trial
@@ -103,6 +109,20 @@ def _with_known_metrics(campaign: Campaign, rule: StoppingRule) -> StoppingRule:
         )
     names = tuple(dict.fromkeys(METRICS.canonical(name) for name in rule.of))
     return replace(rule, of=names)
+
+
+def _deciding_metrics(campaign: Campaign) -> tuple[str, ...]:
+    """Return the metrics whose intervals end a campaign's repeats, if its file names none.
+
+    They are those that decide which arm is best. Campaigns that compare tuners without naming a
+    judge always had the mean slowdown here, so that finished runs are continued as they began.
+    """
+    question, traffic = campaign.question, campaign.trials[0].traffic
+    if question.judge:
+        return known_judges(question.judge, "judge")
+    if question.compare == TUNER and not all(pattern.lasts for pattern in traffic):
+        return ("slowdown_mean",)
+    return default_judges(traffic)
 
 
 def check_fit(

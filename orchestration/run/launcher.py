@@ -131,7 +131,8 @@ def run_campaign(
     for testbed, trials in _by_testbed(todo, campaign.testbeds):
         executor.check(backend, testbed, jobs, trials)
     check_disk(out, todo, campaign.testbeds)
-    rounds = Rounds(campaign.cells, campaign.trials, campaign.repeats)
+    compare = campaign.question.compare
+    rounds = Rounds(campaign.cells, campaign.trials, campaign.repeats, compare)
     with folder:
         folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
         workers = executor.workers(backend, work)

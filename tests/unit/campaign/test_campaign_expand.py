@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -159,6 +160,26 @@ def test_order_is_random_by_block_and_repeatable(load: Load) -> None:
     assert first != orders(2)
     assert len({tuple(block) for block in first}) > 1
     assert all(sorted(block) == sorted(first[0]) for block in first)
+
+
+def test_arms_of_a_condition_are_next_to_each_other_only_by_chance(load: Load) -> None:
+    # three arms under two conditions: of each trial's five others, two are of its condition
+    fields = {
+        "traffic": FACTORS["traffic"],
+        "factors": {"load": [0.3, 0.6]},
+        "arms": {f"rto-{rto}": {"host.min_rto": f"{rto}ms"} for rto in (1, 2, 4)},
+    }
+    trials = load(repeats=300, **fields).trials
+    blocks = [trials[at : at + 6] for at in range(0, len(trials), 6)]
+    assert all({len({str(t.cell) for t in block}), len(block)} == {6} for block in blocks)
+    alike = [
+        first.cell["load"] == second.cell["load"]
+        for block in blocks
+        for first, second in itertools.pairwise(block)
+    ]
+    assert sum(alike) / len(alike) == pytest.approx(2 / 5, abs=0.03)
+    firsts = [str(block[0].cell["arm"]) for block in blocks]
+    assert all(firsts.count(arm) / 300 == pytest.approx(1 / 3, abs=0.1) for arm in set(firsts))
 
 
 def test_more_repeats_keep_the_trials_that_are_done(load: Load) -> None:

@@ -40,6 +40,11 @@ repeats: REPEATS
 duration: 1ms
 drain: 20ms
 """
+# It compares another factor, and has no tuners to speak of.
+COMPARED = (
+    CAMPAIGN.replace("tuners: [secn1, secn2]\n", "compare: min_rto\n")
+    .replace("factors:\n", "factors:\n  host.min_rto: [1ms, 5ms]\n")
+)  # fmt: skip
 ADAPTIVE = "{until: 1%, of: [mean_slowdown], least: 3, most: 8}"
 
 
@@ -75,9 +80,9 @@ class Listener:
 
 @pytest.fixture
 def load(tmp_path):
-    def load_text(repeats=ADAPTIVE):
+    def load_text(repeats=ADAPTIVE, text=CAMPAIGN):
         path = tmp_path / "tiny.yml"
-        path.write_text(CAMPAIGN.replace("REPEATS", repeats))
+        path.write_text(text.replace("REPEATS", repeats))
         return load_campaign(path)
 
     return load_text
@@ -138,6 +143,19 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
     assert (found.rule.of, found.sizes) == (("slowdown_mean",), (3, 5, 8))
     assert found.condition_statuses == summary.condition_statuses
     assert [entry["trials"] for entry in journal(tmp_path, "looked")] == [16, 22, 22]
+
+
+def test_arms_of_any_factor_are_compared_within_conditions_of_all_others(load, tmp_path):
+    campaign = load("{until: 1%, min: 3, max: 4}", COMPARED)
+    summary, _ = run(campaign, tmp_path)
+    # no flow of a fluid times out, so the arms are alike in both conditions
+    assert [(s.label, s.repeats, s.done, dict(s.widths)) for s in summary.condition_statuses] == [
+        ("pattern busy", 3, "width", {"slowdown_mean_all": {"5ms": 0.0}}),
+        ("pattern calm", 3, "width", {"slowdown_mean_all": {"5ms": 0.0}}),
+    ]
+    judged = load("{until: 1%, min: 3, max: 4}", COMPARED + "judge: [fct_mean, slowdown_p99]\n")
+    assert checked(judged).repeats.of == ("fct_mean", "slowdown_p99")
+    assert checked(load("{until: 1%, min: 3, max: 4}")).repeats.of == ("slowdown_mean",)
 
 
 @pytest.mark.slow
