@@ -69,9 +69,10 @@ SCORECARD = (
 )  # fmt: skip
 # The metrics that explain a result: what arrived, what was lost or held up, and how fairly.
 EXPLAINS = (
-    "goodput_bps", "incast_completion_mean_ns", "incast_completion_ratio", "incast_fairness",
-    "fairness", "retransmits", "timeouts", "nacks", "cnps", "dropped_packets", "pauses_sent",
-    "pausing_ns", "out_of_order_share", "uplink_imbalance", "backlog_slope_share",
+    "goodput_total_bps", "goodput_bps", "goodput_long_lived_bps", "incast_completion_mean_ns",
+    "incast_completion_ratio", "incast_fairness", "fairness", "retransmits", "timeouts", "nacks",
+    "cnps", "dropped_packets", "pauses_sent", "pausing_ns", "out_of_order_share",
+    "uplink_imbalance", "backlog_slope_share",
 )  # fmt: skip
 # The metrics of a report's tables: of queues and links, and of NICs and buffers.
 FABRIC = (

@@ -118,11 +118,11 @@ def condition_scorecard(condition: Condition, summary: Summary) -> Scorecard | N
 
 
 def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
-    """Return the metrics of the rows: those that judge, then those that some arm has and need."""
+    """Return the metrics of the rows: those that judge, then those in which arms differ."""
     chosen = list(judge)
     for key in SCORECARD:
-        means = [arm.estimates[key].mean for arm in condition.arms if key in arm.estimates]
-        if key not in chosen and any(math.isfinite(mean) and mean for mean in means):
+        differ = any(c.metric == key and not c.identical for c in condition.comparisons)
+        if key not in chosen and differ:
             chosen.append(key)
     return chosen[:MAX_ROWS]
 

@@ -13,10 +13,14 @@ from typing import Any
 from orchestration.analysis.answer import validity_text
 from orchestration.analysis.load import to_json as load_to_json
 from orchestration.analysis.metrics import METRICS, QUANTILES
+from orchestration.analysis.report.explanation import (
+    explanation_table,
+    explanation_title,
+    goodput_table,
+)
 from orchestration.analysis.report.first_screen import answer_to_json, first_screen
 from orchestration.analysis.report.report_tables import (
     comparison_table,
-    explanation_table,
     fabric_table,
     findings_table,
     flow_table,
@@ -41,19 +45,22 @@ def report_blocks(summary: Summary) -> list[Block]:
     blocks += first_screen(summary)
     for condition in summary.conditions:
         where = f", {condition.label}" if len(summary.conditions) > 1 else ""
-        for title, parts in _details(condition):
+        for title, parts in _details(condition, summary):
             if parts := [part for part in parts if part is not None]:
                 blocks.append(Fold(f"{title}{where}", parts))
     problems = findings_table(summary)
     return [*blocks, Fold("Can it be trusted?", [problems])] if problems else blocks
 
 
-def _details(condition: Condition) -> list[tuple[str, list[Block | None]]]:
+def _details(condition: Condition, summary: Summary) -> list[tuple[str, list[Block | None]]]:
     """Return the tables of a condition, each group with its title."""
     fabric, missing = fabric_table(condition)
     compared = comparison_table(condition) if condition.comparisons else None
     return [
-        ("What explains it", [explanation_table(condition), load_table(condition)]),
+        (
+            explanation_title(condition, summary),
+            [explanation_table(condition), goodput_table(condition), load_table(condition)],
+        ),
         ("All metrics, with tests", [Paragraph(condition.interim.in_words), compared]),
         ("Flows by size", [flow_table(condition)]),
         (

@@ -11,6 +11,10 @@ from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
 from orchestration.analysis.report.buffers import buffer_figures
 from orchestration.analysis.report.differences import convergence
+from orchestration.analysis.report.explanation import (
+    explanation_table,
+    goodput_table,
+)
 from orchestration.analysis.report.fabric import fabric_heatmap, pause_figure, uplink_figure
 from orchestration.analysis.report.first_screen import condition_scorecard, first_screen
 from orchestration.analysis.report.nics import nics_over_time, rate_figure
@@ -18,7 +22,6 @@ from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
     comparison_table,
-    explanation_table,
     fabric_table,
     flow_table,
     load_table,
@@ -143,13 +146,12 @@ class _Report:
 
     def _explanation(self, condition: Condition, shown: ShownRepeat | None) -> list[Block]:
         """Return what explains the result: loads, counters, the busiest queue, NICs' rates."""
-        load, counted = load_table(condition), explanation_table(condition)
+        tables = [explanation_table(condition), goodput_table(condition), load_table(condition)]
         queues = busiest_queues(shown, self._points) if shown else []
         lines = [queue_figures.queue_timeline(queue, self._colours) for queue in queues[:1]]
         rates = [rate_figure(shown, self._bins, self._colours)] if shown else []
         return [
-            *([counted] if counted else []),
-            *([load] if load else []),
+            *filter(None, tables),
             self._grid(condition, [*lines, *rates]),
         ]
 

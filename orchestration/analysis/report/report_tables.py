@@ -16,7 +16,6 @@ from orchestration.analysis.arm_differences import describe_difference
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import (
     DEVICES,
-    EXPLAINS,
     FABRIC,
     METRICS,
     SIZE_CLASSES,
@@ -148,23 +147,6 @@ def comparison_table(condition: Condition) -> Table:
 
 def _pairs(pairs: int) -> str:
     return count(pairs, "pair")
-
-
-def explanation_table(condition: Condition) -> Table | None:
-    """Return the figures that explain a result, by arm; None if none was measured."""
-    rows = []
-    for key in EXPLAINS:
-        found = [arm.estimates[key] for arm in condition.arms if key in arm.estimates]
-        if not found:
-            continue
-        unit = METRICS[key].unit
-        if any(math.isfinite(one.mean) for one in found) and any(one.mean for one in found):
-            rows.append([METRICS[key].label, *(with_error(one, unit) for one in found)])
-    if not rows:
-        return None
-    caption = "Mean over repeats ± half-width of its 95% interval. Not shown: what was always 0."
-    names = [arm.name for arm in condition.arms]
-    return table(("what happened",), names, rows, caption=caption)
 
 
 def fabric_table(condition: Condition) -> tuple[Table | None, str]:
