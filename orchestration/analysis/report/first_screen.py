@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from orchestration.render.scorecard import (
     TrustItem,
     Verdict,
 )
+from orchestration.results.stamp import Severity
 
 # More rows do not fit on one screen.
 MAX_ROWS = 6
@@ -41,6 +43,8 @@ _DELIVERED = 0.9
 # A backlog that grows by more than this share of the offered load is not stationary.
 _STATIONARY = 0.05
 _SLOPE = "backlog_slope_share"
+# How many kinds of findings the line of trust names.
+_MAX_CODES = 2
 
 
 def first_screen(summary: Summary) -> list[Headline | Scorecard | Trust]:
@@ -202,8 +206,11 @@ def _verdict(item: Comparison) -> Verdict:
 def trust(summary: Summary) -> Trust:
     """Return whether the answer can be believed: valid trials, load, stationarity, resolution."""
     total, invalid = len(summary.trials), len(summary.invalid)
+    why = _codes(summary.invalid, "invalid", ())
     valid = TrustItem(
-        f"{total - invalid} of {total}", "trials valid", "bad" if invalid else "plain"
+        f"{total - invalid} of {total}",
+        f"trials valid{why and f': {why}'}",
+        "bad" if invalid else "plain",
     )
     items = [valid, *_load(summary), *_stationary(summary), *_resolution(summary)]
     return Trust((*items, *_warnings(summary)))
@@ -274,21 +281,29 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
 
 
 def _warnings(summary: Summary) -> Iterator[TrustItem]:
-    """Yield how many trials have warnings.
+    """Yield how many valid trials have warnings, and which.
 
     That marks are ignored is one only where tuners are compared: elsewhere thresholds do not count.
     """
     unheeded = () if summary.compare == TUNER else (UNANSWERED,)
+    valid = [trial for trial in summary.trials if trial.stamp.valid]
+    warned = [trial for trial in valid if _codes([trial], "warning", unheeded)]
+    if warned:
+        codes = _codes(warned, "warning", unheeded)
+        yield TrustItem(f"{len(warned)} of {len(valid)}", f"trials warn: {codes}", "warning")
 
-    def warned(trial: Trial) -> bool:
-        return any(
-            reason.severity == "warning" and reason.code not in unheeded
-            for reason in trial.stamp.reasons
-        )
 
-    if warnings := sum(map(warned, summary.trials)):
-        total = len(summary.trials)
-        yield TrustItem(f"{warnings} of {total}", "trials have warnings, listed below", "warning")
+def _codes(trials: Sequence[Trial], severity: Severity, unheeded: Sequence[str]) -> str:
+    """Return the findings of a severity in words, the most frequent first: `flows starved`."""
+    found = Counter(
+        code
+        for trial in trials
+        for code in {one.code for one in trial.stamp.reasons if one.severity == severity}
+        if code not in unheeded
+    )
+    names = [code.replace("-", " ") for code, _ in found.most_common()]
+    more = len(names) - _MAX_CODES
+    return ", ".join([*names[:_MAX_CODES], *([f"{more} more"] if more > 0 else [])])
 
 
 def answer_to_json(summary: Summary) -> dict[str, Any]:
