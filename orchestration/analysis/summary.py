@@ -40,7 +40,7 @@ from orchestration.core.condition import (
 )
 from orchestration.core.errors import InputError, gather
 from orchestration.core.records import Floats
-from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerSpec
 from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.question import Question, read_question
 from orchestration.results.reader import campaign_below, read_trial, trial_folders
@@ -293,8 +293,10 @@ def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
         tuners_of.setdefault(campaign_tuner_name(trial.spec), set()).add(trial.tuner)
 
     def known(trial: Trial) -> bool:
-        called = campaign_tuner_name(trial.spec)
-        labelled = called != trial.spec.tuner.name and len(tuners_of[called]) == 1
+        called, tuner = campaign_tuner_name(trial.spec), trial.spec.tuner
+        # a network that a tuner loads by default says nothing that its name does not
+        telling = called != tuner.name or set(tuner.params) == {CHECKPOINT_PARAM}
+        labelled = telling and len(tuners_of[called]) == 1
         return labelled or cell_key(trial.spec) in in_rotation
 
     return tuple(

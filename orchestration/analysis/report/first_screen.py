@@ -259,12 +259,13 @@ def _stationary(summary: Summary) -> Iterator[TrustItem]:
     ]
     if not slopes:
         return
-    steady = sum(one.mean <= _STATIONARY or one.low <= 0 for one in slopes)
-    if steady == len(slopes):
-        yield TrustItem("stationary", "the backlog does not grow")
+    growing = sum(one.mean > _STATIONARY and not one.low <= 0 for one in slopes)
+    if growing:
+        what = "arm" if len(summary.conditions) == 1 else "case"
+        where = f"in {growing} of {count(len(slopes), what)}: the backlog grows"
+        yield TrustItem("not stationary", where, "warning")
     else:
-        what = count(len(slopes), "arm") if len(summary.conditions) == 1 else f"{len(slopes)} cases"
-        yield TrustItem(f"stationary in {steady} of {what}", "the backlog grows", "warning")
+        yield TrustItem("stationary", "the backlog does not grow")
 
 
 def _resolution(summary: Summary) -> Iterator[TrustItem]:
