@@ -215,14 +215,15 @@ def arrived_bytes(
     if not len(ports.t_ns):
         return arrived
     host_index = {name: index for index, name in enumerate(testbed.hosts)}
+    peers = [host_index.get(testbed.peer_device(queue).name, -1) for queue in testbed.queues]
+    queues = np.flatnonzero(np.array(peers) >= 0)
+    host_of = np.array(peers)[queues]
     wire, packets = np.zeros(len(arrived)), np.zeros(len(arrived))
-    for index, queue in enumerate(testbed.queues):
-        host = host_index.get(testbed.peer_device(queue).name)
-        if host is None:
-            continue
-        for total, counter in ((wire, ports.tx_bytes), (packets, ports.tx_packets)):
-            read = not (counter[:, index] == MISSING).any()
-            total[host] += _grown(ports.t_ns, counter[:, index], window_ns) if read else math.nan
+    for total, counter in ((wire, ports.tx_bytes), (packets, ports.tx_packets)):
+        counts = counter[:, queues]
+        read = (counts != MISSING).all(axis=0)
+        grown = np.where(read, _grown(ports.t_ns, counts, window_ns), math.nan)
+        np.add.at(total, host_of, grown)
     share = _roce_share(trial, testbed, schedule)
     roce = trial.host.roce
     roce_header = ROCE_HEADER_BYTES + (roce.telemetry_bytes if roce else 0)
@@ -235,10 +236,20 @@ def arrived_bytes(
     return np.asarray(np.maximum(arrived, 0.0))
 
 
-def _grown(t_ns: Ints, counter: Ints, window_ns: tuple[int, int]) -> float:
-    """Return by how much a counter grew in a window; it is 0 at time 0."""
-    begin, end = np.interp(window_ns, np.r_[0, t_ns], np.r_[0, counter])
-    return float(end - begin)
+def _grown(t_ns: Ints, counters: Ints, window_ns: tuple[int, int]) -> Floats:
+    """Return by how much counters (samples, n) grew in a window, (n,); they are 0 at time 0."""
+    begin, end = (_at(t_ns, counters, at_ns) for at_ns in window_ns)
+    return np.asarray(end - begin)
+
+
+def _at(t_ns: Ints, counters: Ints, at_ns: int) -> Floats:
+    """Return what counters (samples, n) have at a time, (n,), as `np.interp` does for each."""
+    after = int(np.searchsorted(t_ns, at_ns, side="right"))
+    before_ns, before = (t_ns[after - 1], counters[after - 1]) if after else (0, 0 * counters[0])
+    if after == len(t_ns) or at_ns <= before_ns:
+        return np.asarray(before, dtype=np.float64)
+    slope = (counters[after] - before) / float(t_ns[after] - before_ns)
+    return np.asarray(slope * float(at_ns - before_ns) + before)
 
 
 def _roce_share(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:

@@ -26,7 +26,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.interim_analyses import INTERIM_FILE
 from orchestration.results.stamp import Stamp
-from orchestration.results.tables import TABLES, Columns, damaged, read_table
+from orchestration.results.tables import TABLES, FileColumns, damaged, read_table
 from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
 
 _PLURAL: dict[Scope, str] = {
@@ -61,10 +61,10 @@ class TrialResult:
             raise damaged(path, f"is not a testbed: {error!r}") from error
 
     @cached_property
-    def _tables(self) -> dict[str, Columns]:
+    def _tables(self) -> dict[str, FileColumns]:
         return {}
 
-    def table(self, name: str) -> Columns:
+    def table(self, name: str) -> FileColumns:
         """Return a table as column -> array (rows,). Names are str; missing integers are -1."""
         if name not in self._tables:
             self._tables[name] = read_table(self.folder / TABLES[name].file, name)
@@ -86,7 +86,7 @@ class TrialResult:
         samples = rows // max(1, len(known))
         columns = zip(*known, strict=True)
         if samples * len(known) != rows or not all(
-            np.array_equal(table[column], np.repeat(np.array(values, dtype=object), samples))
+            _has_in_turn(table, column, values, samples)
             for column, values in zip(TARGET_COLUMNS[scope], columns, strict=False)
         ):
             what = (
@@ -96,6 +96,18 @@ class TrialResult:
             raise damaged(self.folder / TABLES[table_name].file, what)
         matrices = {name: table[name].reshape(len(known), samples).T for name in names(scope)}
         return Samples(table["t_ns"][:samples], matrices)
+
+
+def _has_in_turn(table: FileColumns, column: str, values: Sequence[str | int], rows: int) -> bool:
+    """Return whether a column has each of `values` for `rows` rows, one value after the other."""
+    if isinstance(values[0], str):
+        found = table.names(column)
+        number = {name: index for index, name in enumerate(dict.fromkeys((*found.names, *values)))}
+        codes = np.array([number[name] for name in found.names], dtype=int)[found.codes]
+        wanted = np.array([number[value] for value in values])
+    else:
+        codes, wanted = table[column], np.array(values)
+    return bool((codes.reshape(len(values), rows) == wanted[:, None]).all())
 
 
 def read_trial(folder: Path) -> TrialResult:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from orchestration.core.signals import (
     sampled_scopes,
 )
 
-Columns = dict[str, NDArray[Any]]
+Columns = Mapping[str, NDArray[Any]]
 
 _NAME_KEY, _VERSION_KEY = b"closloop.table", b"closloop.version"
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -179,20 +178,54 @@ def _convert_without_pandas() -> None:
 _convert_without_pandas()
 
 
-def read_table(path: Path, name: str) -> Columns:
-    """Return table `name` from `path` as column -> array of shape (rows,).
+class FileColumns(Mapping[str, NDArray[Any]]):
+    """The columns of a table that was read, as arrays (rows,).
 
-    Names are arrays of str; missing integers are -1. An optional table without a file has no rows.
+    Names are arrays of str; missing integers are -1. Each column is converted when first used.
+    """
+
+    def __init__(self, table: Any, absent: Sequence[str] = ()) -> None:
+        """Take an Arrow table, and the names of columns that it lacks: their integers miss."""
+        self._table = table
+        missing = np.full(table.num_rows if absent else 0, _MISSING, dtype=np.int64)
+        self._arrays: dict[str, NDArray[Any]] = dict.fromkeys(absent, missing)
+        self._columns = (*table.column_names, *absent)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """Return a column. Raises KeyError if the table has none of that name."""
+        if column not in self._arrays:
+            self._arrays[column] = _to_numpy(self._table.column(column))
+        return self._arrays[column]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the columns."""
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return len(self._columns)
+
+    def names(self, column: str) -> Names:
+        """Return a column of names as numbers, which take less time to compare than texts."""
+        return _names(self._table.column(column))
+
+
+def read_table(path: Path, name: str) -> FileColumns:
+    """Return table `name` from `path`. An optional table without a file has no rows.
+
     Raises InputError, naming the file, if it is missing, damaged, another table, or of a newer
     closloop.
     """
     if is_absent(path, name):
         return no_rows(name)
-    table = of_parquet(path, partial(pq.read_table, page_checksum_verification=True))
-    newer = _check_columns(table.schema, name, path)
-    columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
-    absent = np.full(table.num_rows, _MISSING, dtype=np.int64)
-    return {**columns, **dict.fromkeys(newer, absent)}
+    table = of_parquet(path, _read_verified)
+    return FileColumns(table, _check_columns(table.schema, name, path))
+
+
+def _read_verified(path: Path) -> Any:
+    """Return an Arrow table from a file, whose checksums are verified."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(use_threads=False)
 
 
 def check_file(path: Path, name: str) -> None:
@@ -247,13 +280,9 @@ def is_absent(path: Path, name: str) -> bool:
     return name in OPTIONAL and not path.exists()
 
 
-def no_rows(name: str) -> Columns:
+def no_rows(name: str) -> FileColumns:
     """Return table `name` with no rows."""
-    kinds = {_INT: np.int64, pa.int16(): np.int16, pa.float64(): np.float64}
-    return {
-        column: np.zeros(0, kinds.get(kind, object))
-        for column, kind in TABLES[name].columns.items()
-    }
+    return FileColumns(pa.schema(list(TABLES[name].columns.items())).empty_table())
 
 
 def check_version(metadata: Mapping[bytes, bytes], name: str, where: str) -> int:
@@ -292,16 +321,23 @@ def _to_arrow(values: Any, kind: Any) -> Any:
 
 def _to_numpy(column: Any) -> NDArray[Any]:
     if pa.types.is_dictionary(column.type):
-        array = column.unify_dictionaries().combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # without rows
-            return np.zeros(0, dtype=object)
-        names = np.array(array.dictionary.to_pylist(), dtype=object)
-        return np.asarray(names[array.indices.to_numpy()])
+        coded = _names(column)
+        return np.asarray(np.array(coded.names, dtype=object)[coded.codes])
     if pa.types.is_string(column.type):
         return np.array(column.to_pylist(), dtype=object)
     if column.null_count:
         column = column.fill_null(_MISSING)
     return np.asarray(column.to_numpy())
+
+
+def _names(column: Any) -> Names:
+    """Return an Arrow column of names; those of plain text are numbered."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    array = column.unify_dictionaries().combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # without rows
+        return Names(np.zeros(0, dtype=np.int32), ())
+    return Names(array.indices.to_numpy(), tuple(array.dictionary.to_pylist()))
 
 
 def no_rows_arrow(name: str) -> Any:
