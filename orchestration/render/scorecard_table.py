@@ -59,14 +59,18 @@ def text_bar(cell: ScoreCell, span: float, width: int) -> str:
     if cell.point is None and cell.interval is None:
         return ""
     half = width // 2
+    low, high = cell.interval or (0.0, 0.0)
+    side = 1 if low > 0 else -1 if high < 0 else 0
 
     def index(value: float) -> int:
-        return half + round(half * on_scale(value, span))
+        steps = round(half * on_scale(value, span))
+        # an interval without 0 is not drawn through it
+        return half + (side * max(side * steps, 1) if side else steps)
 
     characters = ["·"] * width
     if cell.interval:
-        low, high = (index(value) for value in cell.interval)
-        characters[low : high + 1] = "━" * (high - low + 1)
+        first, last = index(low), index(high)
+        characters[first : last + 1] = "━" * (last - first + 1)
     characters[half] = "┿" if characters[half] == "━" else "│"
     if cell.point is not None:
         beyond = "◀" if cell.point < -span else "▶" if cell.point > span else ""
