@@ -70,6 +70,11 @@ _FINDING_ROWS = (
      "with `allow_starvation`",
      "look at drops, pauses, thresholds and `roce.timeout`; `allow_starvation: true` makes it a "
      "result"),
+    ("load", "overload", _W,
+     "less than 80 % of the payload offered in the measured time was delivered in it, and flows "
+     "that began before its last tenth still hold over 10 % of it; only of load of which each half "
+     "of that time has a tenth or more, without flows that last as long as the trial",
+     "lower the load, lengthen `warm_up` and `duration`, or judge by the load that was delivered"),
     ("ideal times", "faster-than-ideal", _W, "a flow took less than 95 % of its ideal time",
      "correct the links' rates and delays in the testbed"),
     ("offloads", "offloads-on", _I, "segmentation offload was on somewhere",
