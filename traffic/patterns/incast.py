@@ -31,6 +31,7 @@ from traffic.arrivals import OfferedLoad, poisson_times
 _DRAWS_AT_ONCE = 1_000_000
 # The time to draw an incast on one core, in s for each host of the testbed.
 _DRAW_S = 1e-7
+_NEVER_NS = 10**18
 
 Arrivals = Literal["periodic", "poisson"]
 PERIODIC: Arrivals = "periodic"
@@ -83,8 +84,8 @@ class IncastSpec(OfferedLoad):
 
     def interval_ns(self, testbed: Testbed) -> float:
         """Return the time from one incast to the next, or its mean, in ns."""
-        if self.period_ns:
-            return self.period_ns
+        if self.period_ns or not self.load:  # without both, which `impossible` reports, none begins
+            return self.period_ns or _NEVER_NS
         return self.fan_in * self.size_bytes * 8e9 / (self.load * self.capacity_bps(testbed))
 
     def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
@@ -123,7 +124,7 @@ class IncastSpec(OfferedLoad):
         return np.arange(self.start_ns, self.stop_ns, _whole(interval_ns), dtype=np.int64)
 
     def expected(self, testbed: Testbed) -> Expected:
-        """Return the number of flows and their payload: exact, or their means if times are drawn."""
+        """Return the number of flows and their payload: exact, or means if times are drawn."""
         window_ns, interval_ns = max(0, self.stop_ns - self.start_ns), self.interval_ns(testbed)
         events = window_ns / interval_ns
         if self.arrivals == PERIODIC:
