@@ -163,7 +163,7 @@ def read_factors(document: Document) -> Factors:
     settings += arms
     used = referred | {setting.name for setting in settings}
     settings, refused = _checked_settings(document, settings)
-    problems += refused
+    problems += [*refused, *_set_twice(document, settings, references)]
     resolved: list[Reference] = []
     unresolved: list[Reference] = []
     for ref in references:
@@ -244,15 +244,14 @@ def _checked_settings(
         if fault is None:
             usable.append(setting)
             continue
-        loc = setting.source if setting.name == ARM else ("factors", setting.name)
-        problems[document.problem(loc, *fault)] = None
+        problems[document.problem(_declared(setting), *fault)] = None
     return usable, list(problems)
 
 
 def _fault(data: Any, setting: Setting) -> tuple[str, str] | None:
     """Return what is wrong with the path of a setting, and the remedy; None if it is right."""
     fields = [name for name in CampaignFile.model_fields if name not in _DECLARING]
-    field, path = str(setting.target[0]), ".".join(map(str, setting.target))
+    field, path = str(setting.target[0]), _path(setting.target)
     if field in FIXED_FIELDS or field in _DECLARING:
         return f"{field!r} has one value in a campaign", "leave it out"
     if field == "tuners" and setting.name != ARM:
@@ -263,7 +262,7 @@ def _fault(data: Any, setting: Setting) -> tuple[str, str] | None:
             f"{suggest(field, fields)}a path starts with a field of the campaign",
         )
     if (outer := _not_a_mapping(data, setting.target)) is not None:
-        what = f"{path!r} cannot be set: {'.'.join(map(str, outer))} has no such part"
+        what = f"{path!r} cannot be set: {_path(outer)} has no such part"
         return what, "name a field that is there, or set the whole of it"
     return None
 
@@ -284,6 +283,88 @@ def _not_a_mapping(data: Any, target: Loc) -> Loc | None:
         else:
             return target[:index]
     return None
+
+
+def _set_twice(
+    document: Document, settings: list[Setting], references: list[Reference]
+) -> Iterator[Problem]:
+    """Yield a problem for each field that two factors set, or one inside the other's field.
+
+    Only one of the two values would have an effect, so that levels would not be what they are
+    called. The arms are one factor, of which each arm may set a field once.
+    """
+    setters: dict[tuple[str, Loc], Setting] = {}
+    for setting in settings:
+        setters.setdefault((setting.name, setting.target), setting)
+    for first, second in itertools.combinations(setters.values(), 2):
+        if first.name != second.name and _overlap(first.target, second.target):
+            what = f"{_setter(first)} and {_setter(second)} both set {_inner(first, second)}"
+            remedy = "let one of them set it, and leave it out of the other"
+            yield document.problem(_declared(second), what, remedy)
+    by_arm: dict[Scalar, list[Setting]] = {}
+    for setting in settings:
+        if setting.name == ARM:
+            by_arm.setdefault(setting.label, []).append(setting)
+    for arm in by_arm.values():
+        for first, second in itertools.combinations(arm, 2):
+            if _overlap(first.target, second.target):
+                what = f"{_setter(first)} sets {_inner(first, second)} twice"
+                remedy = "write it once: inside the value of the outer field, or by its path alone"
+                yield document.problem(second.source, what, remedy)
+    for setting, ref in itertools.product(setters.values(), references):
+        if ref.loc[0] not in _DECLARING and _replaced(document, setting, ref):
+            what = f"{_setter(setting)} and factor {ref.name!r} both set {_path(setting.target)}"
+            remedy = f"write a value in place of {ref}, or do without the other"
+            yield document.problem(_declared(setting), what, remedy)
+
+
+def _replaced(document: Document, setting: Setting, ref: Reference) -> bool:
+    """Return whether a setting replaces what a reference, in the file's fields, stands for."""
+    if setting.target == ref.loc[: len(setting.target)]:
+        return True
+    if ref.loc != setting.target[: len(ref.loc)]:
+        return False
+    inner = setting.target[len(ref.loc) :]
+    levels = document.data.get("factors", {}).get(ref.name, {})
+    values = list(levels.values() if isinstance(levels, dict) else levels)
+    if ref.part:
+        values = [value for level in values for value in _parts(level, ref.part)]
+    return any(_has(value, inner) for value in values)
+
+
+def _parts(level: Any, part: str) -> list[Any]:
+    """Return what a level has as a part; all of its parts if another factor chooses one."""
+    if not isinstance(level, dict):
+        return []
+    return list(level.values()) if part.startswith("$") else [level.get(part)]
+
+
+def _has(value: Any, loc: Loc) -> bool:
+    with suppress(KeyError, IndexError, TypeError):
+        _get(value, loc)
+        return True
+    return False
+
+
+def _overlap(first: Loc, second: Loc) -> bool:
+    shorter = min(len(first), len(second))
+    return first[:shorter] == second[:shorter]
+
+
+def _inner(first: Setting, second: Setting) -> str:
+    return _path(max(first.target, second.target, key=len))
+
+
+def _path(target: Loc) -> str:
+    return ".".join(map(str, target))
+
+
+def _setter(setting: Setting) -> str:
+    return f"arm {setting.label!r}" if setting.name == ARM else f"factor {setting.name!r}"
+
+
+def _declared(setting: Setting) -> Loc:
+    return setting.source if setting.name == ARM else ("factors", setting.name)
 
 
 _USE = "remove it, or refer to it where it applies with"

@@ -61,11 +61,15 @@ class Rounds:
         """`cells` are those of the trials in the order of the campaign's file.
 
         `compare` is the label of a cell that names its arm; cells that differ in nothing else are
-        of one condition.
+        of one condition. An arm may have a tuner of its own, which then is part of the arm.
         """
         self.rule = rule
         self._compare = compare
-        self._one_tuner = len({cell[TUNER] for cell in cells}) == 1
+        tuners: dict[Scalar, set[Scalar]] = {}
+        for cell in cells:
+            tuners.setdefault(cell[compare], set()).add(cell[TUNER])
+        of_arms = all(len(names) == 1 for names in tuners.values())
+        self._labels_of_arms = {compare, *([TUNER] if of_arms else [])}
         # the trials by condition key
         self._groups: dict[str, list[TrialSpec]] = {self._key(cell): [] for cell in cells}
         for trial in trials:
@@ -174,12 +178,11 @@ class Rounds:
         return self._key(trial.cell)
 
     def _key(self, cell: Mapping[str, Scalar]) -> str:
-        return json.dumps({name: level for name, level in cell.items() if name != self._compare})
+        return json.dumps(self._factors(cell))
 
     def _factors(self, cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the levels that a condition's cells share, without the only tuner's name."""
-        unsaid = {self._compare, *([TUNER] if self._one_tuner else [])}
-        return {name: level for name, level in cell.items() if name not in unsaid}
+        """Return the labels of a cell that belong to its condition."""
+        return {name: level for name, level in cell.items() if name not in self._labels_of_arms}
 
 
 def measure_in_process(

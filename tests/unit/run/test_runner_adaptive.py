@@ -45,6 +45,11 @@ COMPARED = (
     CAMPAIGN.replace("tuners: [secn1, secn2]\n", "compare: min_rto\n")
     .replace("factors:\n", "factors:\n  host.min_rto: [1ms, 5ms]\n")
 )  # fmt: skip
+# Its arms have tuners of their own.
+OWN_TUNERS = CAMPAIGN.replace(
+    "tuners: [secn1, secn2]\n",
+    "arms: {first: {tuners: [secn1]}, second: {host.min_rto: 5ms, tuners: [secn2]}}\n",
+)
 ADAPTIVE = "{until: 1%, of: [mean_slowdown], least: 3, most: 8}"
 
 
@@ -152,6 +157,11 @@ def test_arms_of_any_factor_are_compared_within_conditions_of_all_others(load, t
     assert [(s.label, s.repeats, s.done, dict(s.widths)) for s in summary.condition_statuses] == [
         ("pattern busy", 3, "width", {"slowdown_mean_all": {"5ms": 0.0}}),
         ("pattern calm", 3, "width", {"slowdown_mean_all": {"5ms": 0.0}}),
+    ]
+    own = load("{until: 1%, min: 3, max: 4}", OWN_TUNERS)
+    assert [s.label for s in run(own, tmp_path, fresh=True)[0].condition_statuses] == [
+        "pattern busy",
+        "pattern calm",
     ]
     judged = load("{until: 1%, min: 3, max: 4}", COMPARED + "judge: [fct_mean, slowdown_p99]\n")
     assert checked(judged).repeats.of == ("fct_mean", "slowdown_p99")
