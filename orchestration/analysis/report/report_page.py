@@ -127,9 +127,8 @@ class _Report:
                 "lowest mean FCTs. Tables show all."
             )
             parts.append(Paragraph(few, "note"))
-        parts.append(
-            Fold("What explains it", self._explanation(condition, shown), not self._several)
-        )
+        why = explanation_title(condition, self._summary)
+        parts.append(Fold(why, self._explanation(condition, shown), is_open=not self._several))
         if condition.comparisons:
             primary = convergence(condition, self._summary.judge[0], self._colours)
             compared: list[Block] = [
