@@ -13,6 +13,7 @@ from orchestration.analysis.report.buffers import buffer_figures
 from orchestration.analysis.report.differences import convergence
 from orchestration.analysis.report.explanation import (
     explanation_table,
+    explanation_title,
     goodput_table,
 )
 from orchestration.analysis.report.fabric import fabric_heatmap, pause_figure, uplink_figure
