@@ -69,7 +69,7 @@ def short(name: str) -> str:
 
 
 def wrapped(title: str) -> str:
-    """Return an axis title, wrapped to fit below a figure on a phone."""
+    """Return an axis title, wrapped to fit below or beside a figure on a phone."""
     return "<br>".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 

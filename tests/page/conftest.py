@@ -191,8 +191,13 @@ class Browser:
         got = self("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(got["data"]))
 
+    def unfold(self) -> None:
+        """Open all folds of the page."""
+        self.run("document.querySelectorAll('details').forEach((fold) => { fold.open = true })")
+
     def read(self) -> None:
-        """Scroll through the page, and wait for its pictures."""
+        """Open all folds, scroll through the page, and wait for its pictures."""
+        self.unfold()
         self.run(SCROLL)
 
     @property

@@ -51,4 +51,4 @@ def test_its_links_lead_to_reports_and_data(browser, runs):
         )
     ]
     browser.open(runs / "page" / "report.html", 1440)
-    assert browser.run("document.querySelector('h1').textContent") == "page"
+    assert browser.run("document.querySelector('.kicker').textContent").startswith("page · ")

@@ -73,14 +73,16 @@ def test_every_picture_says_what_it_shows_and_has_its_data(page):
 
 def test_keys_reach_everything_and_walk_over_a_pictures_points(browser, folder):
     browser.open(folder / "report.html", DESK)
-    stops = browser.run("document.querySelectorAll('a[href], .picture, .scroll').length")
+    browser.unfold()
+    stops = browser.run("document.querySelectorAll('a[href], .picture, .scroll, summary').length")
     reached = []
     for _ in range(stops):
         browser.press("Tab", 9)
         at = "document.activeElement"
-        reached.append(browser.run(f"{at}.className || {at}.getAttribute('href')"))
-    assert reached[0] == "skip"
-    assert reached[1].startswith("#condition")
+        reached.append(browser.run(f"{at}.className || {at}.getAttribute('href') || {at}.tagName"))
+    assert reached[:2] == ["skip", "scroll"]
+    assert reached[2].startswith("#condition")
+    assert reached.count("SUMMARY") == browser.run("document.querySelectorAll('details').length")
     pictures = browser.run("document.querySelectorAll('.picture').length")
     assert sum("picture" in stop for stop in reached) == pictures
     assert reached.count("csv") == pictures
@@ -92,6 +94,7 @@ def test_keys_reach_everything_and_walk_over_a_pictures_points(browser, folder):
 @pytest.mark.parametrize("kind", ["slowdown-by-size-p99", "fabric-over-time", "queue-leaf"])
 def test_arrow_keys_tell_the_points_of_a_picture(browser, folder, kind):
     browser.open(folder / "report.html", DESK)
+    browser.unfold()
     place = (
         f"document.querySelector('a[download*=\"{kind}\"]').closest('figure')"
         ".querySelector('.picture')"
@@ -159,12 +162,13 @@ def test_a_timeline_is_its_ports_samples(browser, folder, found):
 def test_a_picture_s_data_is_saved_offline(browser, folder, tmp_path):
     browser.open(folder / "report.html", DESK)
     browser("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    name = browser.run("document.querySelector('a[download]').download")
-    browser.run("document.querySelector('a[download]').click()")
+    link = "document.querySelector('a[download]')"
+    name, address = browser.run(f"[{link}.download, {link}.href]")
+    browser.run(f"{link}.click()")
     deadline = time.monotonic() + 60
     while not (tmp_path / name).is_file() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (tmp_path / name).read_text().startswith("metric,arm,baseline,mean,")
+    assert (tmp_path / name).read_text() == unquote(address.partition(",")[2])
 
 
 def test_all_of_it_is_printed(browser, folder):

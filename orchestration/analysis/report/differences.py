@@ -40,6 +40,7 @@ from orchestration.render.figure_style import (
     label_room,
     padded,
     short,
+    wrapped,
 )
 from orchestration.render.numbers import short_percent
 from orchestration.render.page import CaptionedFigure, rows_of
@@ -308,7 +309,7 @@ def _convergence_figure(
     # the interval after two repeats is so wide that it would hide the others
     settled = 2 if maximum > 3 else 1
     ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
-    figure.update_yaxes(title=title, range=padded([0.0, *ends]))
+    figure.update_yaxes(title=wrapped(title), range=padded([0.0, *ends]))
     step = max(1, -(-maximum // 10))
     figure.update_xaxes(title="repeats", range=[0.8, maximum + 0.2], dtick=step, tick0=step)
     return figure
