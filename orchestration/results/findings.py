@@ -123,6 +123,12 @@ _FINDING_ROWS = (
      "use a newer kernel there, if the setting matters"),
     ("devices", "programs", _W, "what the programs that sent flows said", "read it"),
     ("devices", "nics", _W, "what hosts' NICs lack or refused", "read it"),
+    ("devices", "marks-untested", _W,
+     "with RDMA, a RoCE NIC of which nobody knows whether marks slow it down: it has no counter of "
+     "CNPs sent or received under a name that closloop knows, or there are fewer than three RoCE "
+     "hosts to overload one",
+     "compare the rates of two senders to one receiver by hand, or use a NIC and driver that count "
+     "CNPs"),
     ("devices", "dctcp-program", _W,
      "cuts of windows that the kernel made without DCTCP's program", "none is needed: they were "
      "corrected"),

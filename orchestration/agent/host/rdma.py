@@ -3,6 +3,7 @@
     nic.counters  {interface, rdma_device, sources: ["hw", "ethtool", "rdma"]}
                   -> {source: {"values": {name: count}} or {"problem": why there are none}}
     nic.optional  {rdma_device} -> names of optional counters that were switched on
+    nic.driver    {interface, rdma_device} -> the name of the RDMA device's driver, "" if unknown
     nic.gids      -> [[RDMA device, port, index, IPv4 address], ...] of RoCE v2
 
 A GID is an RDMA port's address; one of RoCE v2 stands for an IP address of the interface. Optional
@@ -142,6 +143,19 @@ def ethtool_statistics(interface: str) -> dict[str, int]:
     return values
 
 
+def driver_name(request: dict[str, Any], folders: SysfsFolders = SYSFS_FOLDERS) -> str:
+    """Return the name of an RDMA device's driver, such as mlx5_core, "" if it is unknown.
+
+    Soft-RoCE's device stands on no bus, but names the interface that it was made for
+    (`parent_show` in drivers/infiniband/sw/rxe/rxe_verbs.c).
+    """
+    folder = os.path.join(folders.infiniband, os.path.basename(str(request["rdma_device"])))
+    try:
+        return os.path.basename(os.readlink(os.path.join(folder, "device", "driver")))
+    except OSError:
+        return "rdma_rxe" if os.path.exists(os.path.join(folder, "parent")) else ""
+
+
 def _interface(request: dict[str, Any], folders: SysfsFolders) -> str:
     name = str(request["interface"])
     if os.sep in name or not os.path.isdir(os.path.join(folders.net, name)):
@@ -213,4 +227,5 @@ def operations(agent: Agent) -> dict[str, Operation]:
         "nic.gids": gids,
         "nic.optional": OptionalCounters(agent).switch_on,
         "nic.counters": counters,
+        "nic.driver": driver_name,
     }

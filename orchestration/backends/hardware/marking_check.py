@@ -3,9 +3,9 @@
 Every RoCE host receives from two others at once, for a second, while all queues mark from the
 first packet that waits. Then certain counters must have grown: those of the switches (CE packets),
 of the receivers' NICs (notification points, which send CNPs) and of the senders' NICs (reaction
-points). The first counter in this order that did not grow shows where the chain is broken. The
-NICs' counters are those of mlx5 (drivers/infiniband/hw/mlx5/counters.c). NICs without them, such as
-Soft-RoCE, have no DCQCN, and nothing is checked.
+points). The first counter in this order that did not grow shows where the chain is broken. What
+drivers call the NICs' counters is in `congestion_counters`; of NICs without them, nothing is known,
+and the stamps of trials say so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ from dataclasses import replace
 import numpy as np
 
 from inventory.rack import Rack
+from orchestration.backends.hardware.congestion_counters import (
+    CE_PACKETS,
+    CNPS_RECEIVED,
+    CNPS_SENT,
+    MIN_HOSTS,
+    Growth,
+    congestion_growth,
+)
 from orchestration.backends.hardware.monitors import NicMonitor
 from orchestration.backends.hardware.safety.guard import Guard
 from orchestration.backends.hardware.switches import Switch, SwitchReading
@@ -33,8 +41,6 @@ from traffic.drivers.rack_programs import RackPrograms, check_programs, jobs_of
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
-# With fewer hosts no port gets more packets than it can send.
-MIN_HOSTS = 3
 _DURATION_NS = 1_000_000_000
 _QUEUE_PAIRS = 4
 # perftest's options that decide how packets are marked and where they go.
@@ -45,26 +51,16 @@ _POLL_S = 0.02
 # SONiC polls its counters at least this often.
 _SONIC_POLL_S = 1.5
 
-_SENT = "np_cnp_sent"
-# The NICs' counters in the order in which CE packets make them grow, and what to check if one does
-# not grow.
-_CHAIN = (
-    (
-        "np_ecn_marked_roce_packets",
-        "no CE packet arrives: a switch on the path clears the ECN bits, or the NIC does not trust "
-        "DSCP; `closloop provision --verify` checks both",
-    ),
-    (
-        _SENT,
-        "the notification point is off: see ecn/roce_np/enable of the interface, and "
-        "ROCE_CC_PRIO_MASK in mlxconfig; `closloop provision` switches it on where the driver can",
-    ),
-    (
-        "rp_cnp_handled",
-        "the reaction point is off (ecn/roce_rp/enable, ROCE_CC_PRIO_MASK), or CNPs are lost: they "
-        "have DSCP 48 and need a queue that does not overflow",
-    ),
-)
+# What to check if a number does not grow, in the order in which CE packets make them grow.
+_CHAIN = {
+    CE_PACKETS: "no CE packet arrives: a switch on the path clears the ECN bits, or the NIC does "
+    "not trust DSCP; `closloop provision --verify` checks both",
+    CNPS_SENT: "the notification point is off: on mlx5 see ecn/roce_np/enable of the interface, "
+    "and ROCE_CC_PRIO_MASK in mlxconfig, elsewhere the vendor's settings of DCQCN; `closloop "
+    "provision` switches it on where the driver can",
+    CNPS_RECEIVED: "the reaction point is off (on mlx5 ecn/roce_rp/enable, ROCE_CC_PRIO_MASK), or "
+    "CNPs are lost: they have DSCP 48 and need a queue that does not overflow",
+}
 
 
 def receiver_rounds(hosts: Sequence[str]) -> list[list[tuple[str, tuple[str, str]]]]:
@@ -135,7 +131,7 @@ def check_marking(
     nics = NicMonitor(rack, fleet)
     nics.start()
     nics.finish()
-    if len(hosts) < MIN_HOSTS or not nics.growth_of(_SENT):
+    if len(hosts) < MIN_HOSTS or not congestion_growth(nics)[CNPS_SENT]:
         return
     overloads = overload_trials(trials, rack, hosts)
     check_programs(fleet, hosts, overloads[0])
@@ -146,7 +142,7 @@ def check_marking(
         time.sleep(_SONIC_POLL_S)
         after = _read(fleet, switches)
         nics.finish()
-    check_counters(_marked(before, after), {name: nics.growth_of(name) for name, _ in _CHAIN})
+    check_counters(_marked(before, after), congestion_growth(nics))
 
 
 def _send(rack: Rack, fleet: Fleet, guard: Guard, overload: TrialSpec) -> None:
@@ -174,11 +170,11 @@ def _send(rack: Rack, fleet: Fleet, guard: Guard, overload: TrialSpec) -> None:
             )
 
 
-def check_counters(marked: int, counted: Mapping[str, Mapping[str, int]]) -> None:
+def check_counters(marked: int, grown: Mapping[str, Mapping[str, Growth]]) -> None:
     """Raise NotReadyError for the first counter that did not grow where it should have.
 
-    `marked` are the CE packets of all switches, -1 if they are not counted; `counted` has the
-    growth of the NICs' counters by counter and NIC.
+    `marked` are the CE packets of all switches, -1 if they are not counted; `grown` has the growth
+    of the NICs' numbers by number and NIC.
     """
     if marked == 0:
         raise NotReadyError(
@@ -186,12 +182,18 @@ def check_counters(marked: int, counted: Mapping[str, Mapping[str, int]]) -> Non
             "its DSCP must map to the tuned queue, and ECN must be on there: check with "
             "`closloop provision --verify`; or set the ECN bits in perftest's traffic_class",
         )
-    for name, remedy in _CHAIN:
-        unchanged = [nic for nic, count in counted[name].items() if not count]
+    for what, remedy in _CHAIN.items():
+        unchanged: dict[str, list[str]] = {}
+        for nic, growth in grown[what].items():
+            if not growth.count:
+                unchanged.setdefault(growth.name, []).append(nic)
         if unchanged:
+            where = ", and ".join(
+                f"{name} did not grow at {', '.join(nics)}" for name, nics in unchanged.items()
+            )
             raise NotReadyError(
-                f"RoCE senders do not slow down on CE packets: {name} did not grow at "
-                f"{', '.join(unchanged)} while marked queues were overloaded",
+                f"RoCE senders do not slow down on CE packets: {where} while marked queues were "
+                "overloaded",
                 remedy,
             )
 

@@ -7,6 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inventory.rack import Rack
+from orchestration.backends.hardware.congestion_counters import (
+    congestion_facts,
+    congestion_growth,
+    untested_findings,
+)
 from orchestration.core.errors import TrialError
 from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError, DeviceGone, printable, unreadable
@@ -134,6 +139,17 @@ class NicMonitor:
     def finish(self) -> None:
         """Take the last reading of all NICs."""
         self._last = self._read()
+
+    def congestion_facts(self) -> dict[str, dict[str, int | None]]:
+        """Return what each NIC counted of congestion, under one name for all drivers."""
+        return congestion_facts(congestion_growth(self))
+
+    def untested_findings(self) -> list[dict[str, str]]:
+        """Return findings on NICs of which nobody knows whether marks slow them down."""
+        answers = self._ask("nic.driver")
+        drivers = {nic: printable(str(answers.get(nic, ""))) for nic in self._nics}
+        hosts = {nic.partition(":")[0] for nic in self._nics}
+        return untested_findings(len(hosts), congestion_growth(self), drivers)
 
     def facts(self) -> dict[str, Any]:
         """Return the growth of each NIC's counters by source, without those that did not change."""

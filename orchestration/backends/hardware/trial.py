@@ -80,6 +80,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
             with monitor_for(trial) as monitor:
                 record = run_trial(dilated_rig(rig, trial.scale), tuner, run)
             nics.finish()
+            untested = nics.untested_findings() if rack_programs.uses_rdma(trial) else []
             controls.finish(fleet)
         finally:
             traffic.stop()
@@ -92,6 +93,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
             *balancing.get("findings", ()),
             *monitor.findings(),
             *dilation_findings(trial),
+            *untested,
         ]
         facts = {
             **record.facts,
@@ -102,6 +104,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
             "read_back": rig.read_back.facts(),
             "expected": expected_settings(switches),
             "nics": nics.facts(),
+            "nic_congestion": nics.congestion_facts(),
             "peak_queue_bytes": rig.peaks(),
             **monitor.facts(),
             **controls.facts(),

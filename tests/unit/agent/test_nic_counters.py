@@ -138,6 +138,19 @@ def test_counters_of_a_nic(machine, tmp_path):
     assert "the statistics of nic0 cannot be read" in found["ethtool"]["problem"]
 
 
+def test_the_driver_of_an_rdma_device(machine, tmp_path):
+    """A NIC's device names its driver; Soft-RoCE's has none, and names its interface."""
+    device = tmp_path / "infiniband" / "mlx5_0" / "device"
+    (tmp_path / "drivers" / "mlx5_core").mkdir(parents=True)
+    device.mkdir(parents=True)
+    (device / "driver").symlink_to(tmp_path / "drivers" / "mlx5_core")
+    assert machine.ask(agent.driver_name) == "mlx5_core"
+    assert machine.ask(agent.driver_name, rdma_device="rxe0") == ""
+    (tmp_path / "infiniband" / "rxe0").mkdir()
+    (tmp_path / "infiniband" / "rxe0" / "parent").write_text("nic0\n")
+    assert machine.ask(agent.driver_name, rdma_device="rxe0") == "rdma_rxe"
+
+
 def test_recorded_statistics():
     """Recorded from Soft-RoCE, Linux 6.18, iproute2 6.1: the same counters by both ways."""
     values = agent.statistics_of_link((RECORDED / "nic-rdma-statistic.json").read_text())

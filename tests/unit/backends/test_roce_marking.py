@@ -6,6 +6,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware import marking_check
 from orchestration.backends.hardware.linux_switch import LinuxSwitch
+from orchestration.backends.hardware.monitors import NicMonitor
 from orchestration.core.errors import NotReadyError
 from orchestration.core.pattern import DriverSpec
 from orchestration.core.status import DONE, FAILED
@@ -15,7 +16,16 @@ from traffic.drivers.perftest import Perftest
 from traffic.drivers.programs import Outcome
 from traffic.patterns.incast import IncastSpec
 
-CHAIN = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled")
+# As the drivers' sources call CE packets, CNPs sent and CNPs received.
+DRIVERS = {
+    "mlx5_core": ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"),
+    "bnxt_en": ("rx_ecn_marked_pkts", "tx_cnp_pkts", "rx_cnp_pkts"),
+    "ice": ("RxECNMrkd", "cnpSent", "cnpHandled"),
+    "ionic": ("rx_rdma_ecn_pkts", "tx_rdma_cnp_pkts", "rx_rdma_cnp_pkts"),
+}
+CHAIN = DRIVERS["mlx5_core"]
+# Soft-RoCE's (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
+SOFT_ROCE = ("sent_pkts", "rcvd_pkts", "duplicate_request")
 TESTBED = load_testbed("rlcc-7")
 
 
@@ -24,7 +34,13 @@ class Agent:
 
     def __init__(self, lab, device):
         self.lab, self.device = lab, device
-        self.counters = dict.fromkeys(CHAIN, 7)
+        self.driver, self.counters = "", {}
+        self.be("mlx5_core", CHAIN)
+
+    def be(self, driver, names):
+        """Have a NIC of this driver, whose counters have these names."""
+        self.driver, self.counters = driver, dict.fromkeys(names, 7)
+        self.chain = names
 
     def post(self, op, **arguments):
         return op
@@ -32,9 +48,10 @@ class Agent:
     def result(self, op, timeout_s=0.0):
         if op == "nic.optional":
             return []
+        if op == "nic.driver":
+            return self.driver
         assert op == "nic.counters"
-        values = self.counters if self.lab.dcqcn else {"sent_pkts": 3}
-        return {"hw": {"values": dict(values)}, "rdma": {"problem": "none"}}
+        return {"hw": {"values": dict(self.counters)}, "rdma": {"problem": "none"}}
 
 
 class Lab:
@@ -54,7 +71,7 @@ class Lab:
         self.rack = Rack("lab", TESTBED, access)
         self.agents = {device: Agent(self, device) for device in access}
         self.switches = [LinuxSwitch(self.rack, name) for name in TESTBED.switches]
-        self.dcqcn, self.marks, self.fails, self.stuck = True, True, False, {}
+        self.marks, self.fails, self.stuck = True, False, {}
         self.thresholds = [(10**6, 10**6, 1)] * len(TESTBED.queues)
         self.marked, self.sent, self.argv, self.guarded = 0, [], [], []
 
@@ -74,7 +91,7 @@ class Lab:
     def exchange(self, requests):
         ((device, (op, words)),) = requests.items()
         if op == "red.set":
-            assert self.guarded == ["in"]
+            assert self.guarded[-1] == "in"
             for place, *values in words["changes"]:
                 self.thresholds[place] = tuple(values)
         rows = [[0, 0, 0, self.marked, 0, *values] for values in self.thresholds]
@@ -109,10 +126,11 @@ class Programs:
         low = all(kmin <= TESTBED.mtu_bytes for kmin, _, _ in lab.thresholds)
         lab.marked += lab.marks and low
         for job in self.jobs:
-            for host, moves in ((job.flow.dst, CHAIN[:2]), (job.flow.src, CHAIN[2:])):
-                for name in moves:
+            for host, moves in ((job.flow.dst, (0, 1)), (job.flow.src, (2,))):
+                nic = lab.agents[host]
+                for name in (nic.chain[move] for move in moves):
                     if host not in lab.stuck.get(name, ()):
-                        lab.agents[host].counters[name] += 5
+                        nic.counters[name] += 5
 
     def all_done(self):
         return True
@@ -190,12 +208,76 @@ def test_perftest_that_fails_is_told(make_lab):
     assert lab.guarded == ["in", "out"]
 
 
-def test_nothing_is_tried_without_dcqcn_or_overload(make_lab):
-    lab = make_lab()
-    lab.dcqcn = False
+def untested(lab):
+    """Return what the stamp of a trial says about NICs that were not tried."""
+    nics = NicMonitor(lab.rack, lab)
+    nics.start()
+    nics.finish()
+    found = nics.untested_findings()
+    assert {(one["code"], one["severity"]) for one in found} <= {("marks-untested", "warning")}
+    return [one["text"] for one in found]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_marks_are_tried_under_the_names_of_each_driver(make_lab, driver):
+    lab = make_lab(3)
+    for agent in lab.agents.values():
+        agent.be(driver, DRIVERS[driver])
     tries(lab)
+    assert len(lab.sent) == 6
+    assert untested(lab) == []
+    lab.stuck = {DRIVERS[driver][1]: {"h3"}}
+    with pytest.raises(NotReadyError, match=rf"{DRIVERS[driver][1]} did not grow at h3:eth0 while"):
+        tries(lab)
+
+
+def test_a_rack_of_several_drivers_is_tried_and_each_name_is_told(make_lab):
+    lab = make_lab(3)
+    lab.agents["h2"].be("ice", DRIVERS["ice"][1:])
+    lab.agents["h2"].chain = DRIVERS["ice"][1:] + DRIVERS["ice"][1:2]
+    nics = NicMonitor(lab.rack, lab)
+    nics.start()
+    tries(lab)
+    nics.finish()
+    # each host is a receiver once and a sender twice; the driver of h2 counts no CE packets
+    facts = nics.congestion_facts()
+    assert facts["h1:eth0"]["ce_packets"] == facts["h1:eth0"]["cnps_sent"] > 0
+    assert facts["h2:eth0"]["ce_packets"] is None
+    assert facts["h2:eth0"]["cnps_received"] > 0
+    lab.stuck = {"np_cnp_sent": {"h1"}, "cnpSent": {"h2"}}
+    with pytest.raises(NotReadyError) as caught:
+        tries(lab)
+    assert "np_cnp_sent did not grow at h1:eth0, and cnpSent did not grow at h2:eth0 while" in str(
+        caught.value
+    )
+
+
+def test_what_counts_no_cnps_is_not_tried_and_the_stamp_says_so(make_lab):
+    lab = make_lab()
+    for agent in lab.agents.values():
+        agent.be("rdma_rxe", SOFT_ROCE)
+    tries(lab)
+    assert lab.sent == lab.guarded == []
+    (text,) = untested(lab)
+    assert text == (
+        "nobody knows whether marks slow down h1:eth0, h2:eth0, h3:eth0, h4:eth0 and 1 more: "
+        "driver rdma_rxe has no counter of CNPs sent or CNPs received. Compare the rates of two "
+        "senders to one receiver by hand, or use a NIC and driver that count them"
+    )
+    # others beside it are tried
+    mixed = make_lab(4)
+    mixed.agents["h1"].be("", (*DRIVERS["ice"][:2], "cnpIgnored"))
+    tries(mixed)
+    assert mixed.sent
+    (text,) = untested(mixed)
+    assert "slow down h1:eth0: its driver has no counter of CNPs received." in text
+
+
+def test_two_hosts_cannot_overload_a_third(make_lab):
     tries(few := make_lab(2))
-    assert lab.sent == few.sent == lab.guarded == few.guarded == []
+    assert few.sent == few.guarded == []
+    (text,) = untested(few)
+    assert "with 2 RoCE hosts no port gets more than it can send" in text
 
 
 def test_each_way_of_marking_is_tried(make_lab):
