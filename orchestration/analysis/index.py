@@ -16,7 +16,7 @@ from orchestration.analysis.arm_differences import (
 )
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.report_tables import SEVERITIES, findings
-from orchestration.analysis.summary import Condition, Summary, Trial
+from orchestration.analysis.summary import Summary, Trial
 from orchestration.core.condition import ARM, TUNER, factors_of, labels_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
