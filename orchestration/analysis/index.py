@@ -69,10 +69,11 @@ class PrimaryResult:
 class Entry:
     """A run in an index. `problem` says why the run could not be read; it is "" if it could be.
 
-    `compare` is the factor that is compared, whose levels are the `arms`, the baseline first; `asks`
-    has each other factor with its levels, `judge` the metrics that decide. Counts are of trials; a
-    trial that is not finished is failed or missing. `alone` has the figures of conditions with a
-    single arm. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
+    `compare` is the factor that is compared, whose levels are the `arms`, the baseline first;
+    `asks` has each other factor with its levels, `judge` the metrics that decide. Counts are of
+    trials; a trial that is not finished is failed or missing. `alone` has the figures of conditions
+    with a single arm. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall
+    time.
     """
 
     folder: Path
