@@ -2,7 +2,9 @@
 
     import closloop
 
-    summary = closloop.run("campaign.yml", on="fluid")
+    closloop.run("campaign.yml", on="fluid")
+    for condition in closloop.summarise("runs/campaign", compare="load_balancing").conditions:
+        print(condition.label, *(item.verdict for item in condition.comparisons if item.judged))
     flows = closloop.table("runs", "flows").df()
     closloop.compare("runs/a", "runs/b")[0].verdict
 
@@ -18,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from closloop.campaigns import compare, plan, run
+    from closloop.campaigns import compare, plan, run, summarise
     from inventory.rack import SwitchSystem
     from orchestration.analysis.metric_types import Metric
     from orchestration.core.congestion import CongestionControl, Parameter
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
     from tuners.learning.checkpoint import load as load_checkpoint
     from tuners.learning.learner import Learner
 
-API_VERSION = "2.0"
+API_VERSION = "2.1"
 
 _MODULES = {
-    "closloop.campaigns": ("compare", "plan", "run"),
+    "closloop.campaigns": ("compare", "plan", "run", "summarise"),
     "inventory.rack": ("SwitchSystem",),
     "orchestration.analysis.metric_types": ("Metric",),
     "orchestration.core.congestion": ("CongestionControl", "Parameter"),
@@ -97,6 +99,7 @@ __all__ = [
     "plan",
     "run",
     "sql",
+    "summarise",
     "table",
 ]
 

@@ -1,14 +1,15 @@
-"""Campaigns from Python: plan, run and compare them as the command line does."""
+"""Campaigns from Python: plan, run, summarise and compare them as the command line does."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestration.analysis.comparison.result import RunComparison
+    from orchestration.analysis.summary import Summary as Results
     from orchestration.campaign.plan import Plan
     from orchestration.run.runner import Summary
 
@@ -71,6 +72,22 @@ def run(
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     rack = None if inventory is None else RackAccess(Path(inventory), Secrets())
     return launch(checked(loaded), Path(out), rack=rack, jobs=jobs, fresh=fresh)
+
+
+def summarise(
+    run: str | Path, *, compare: str = "", baseline: str = "", judge: str | Sequence[str] = ()
+) -> Results:
+    """Return what `closloop report` shows of a run: its conditions with their arms and comparisons.
+
+    `compare` names the factor whose levels are the arms, `baseline` the arm that others are
+    compared with, and `judge` the metrics that decide which is best; without them they are the
+    campaign's. Raises InputError for a folder without finished trials, a file that cannot be read,
+    and unknown names.
+    """
+    from orchestration.analysis.summary import summarise as summarise_run
+
+    judges = [judge] if isinstance(judge, str) else judge
+    return summarise_run(Path(run), baseline, compare=compare, judge=judges)
 
 
 def compare(

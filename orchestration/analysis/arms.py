@@ -26,6 +26,8 @@ from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.results.question import compared_factor
 
 Item = TypeVar("Item")
+
+FIXED_TUNERS = ("secn1", "secn2", "static")
 # Metrics of the papers that reports have under another name.
 _SAME_IN_REPORTS = {
     "slowdown_mean": slowdown_key("mean", "all"),
@@ -102,6 +104,21 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _flat(inner, f"{path}.{name}")
     else:
         yield path, json.dumps(value, sort_keys=True)
+
+
+def order_arms(tuners: Mapping[str, str], listed: Sequence[str], compare: str) -> list[str]:
+    """Return the arms' names: the baseline, then those in the campaign's file, then others, sorted.
+
+    `tuners` has the name of each arm's tuner, `listed` the arms in the order of the file. Of
+    tuners, the baseline is one with fixed settings, published ones before others.
+    """
+    order = [name for name in listed if name in tuners]
+    order += sorted(set(tuners).difference(order))
+    if compare != TUNER:
+        return order
+    fixed = [name for name in order if tuners[name] in FIXED_TUNERS]
+    first = sorted(fixed, key=lambda name: (FIXED_TUNERS.index(tuners[name]), name))[:1]
+    return [*first, *(name for name in order if name not in first)]
 
 
 def shared_factors(trials: Iterable[TrialSpec], compare: str) -> dict[str, Scalar]:

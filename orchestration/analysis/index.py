@@ -14,10 +14,10 @@ from orchestration.analysis.arm_differences import (
     Comparison,
     describe_difference,
 )
-from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.report_tables import SEVERITIES, findings
-from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.core.condition import factors_of, labels_of
+from orchestration.analysis.summary import Summary, Trial
+from orchestration.core.condition import ARM, TUNER, factors_of, labels_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import count, quantity
@@ -47,7 +47,7 @@ class History:
 
 @dataclass(frozen=True)
 class PrimaryResult:
-    """A arm compared with the baseline on a primary metric under a condition."""
+    """An arm compared with the baseline under a condition, on a metric that decides."""
 
     condition: str
     comparison: Comparison
@@ -69,16 +69,20 @@ class PrimaryResult:
 class Entry:
     """A run in an index. `problem` says why the run could not be read; it is "" if it could be.
 
-    `asks` has each factor with its levels; `arms` has the baseline first. Counts are of trials; a
-    trial that is not finished is failed or missing. `alone` has the figures of conditions with a
-    single arm. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
+    `compare` is the factor that is compared, whose levels are the `arms`, the baseline first;
+    `asks` has each other factor with its levels, `judge` the metrics that decide. Counts are of
+    trials; a trial that is not finished is failed or missing. `alone` has the figures of conditions
+    with a single arm. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall
+    time.
     """
 
     folder: Path
     name: str
     problem: str = ""
     asks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    compare: str = TUNER
     arms: tuple[str, ...] = ()
+    judge: tuple[str, ...] = ()
     repeats: int = 0
     replays: tuple[str, ...] = ()
     planned: int = 0
@@ -111,11 +115,15 @@ class Entry:
 
     @property
     def question(self) -> str:
-        """What the run varies: `secn1, secn2 by load (0.3, 0.6); 6 repeats`."""
-        parts = [", ".join(self.arms)]
+        """What the run compares: `load_balancing: ecmp, spray; by load (0.3, 0.6); 6 repeats`.
+
+        Tuners and `arms` are not called by the name of their factor.
+        """
+        named = self.compare not in (TUNER, ARM)
+        parts = [f"{self.compare}: {', '.join(self.arms)}" if named else ", ".join(self.arms)]
         if self.asks:
             factors = [f"{name} ({', '.join(levels)})" for name, levels in self.asks.items()]
-            parts[0] += f" by {' and '.join(factors)}"
+            parts.append(f"by {' and '.join(factors)}")
         parts.append(f"{self.repeats} repeat{'s' * (self.repeats != 1)}")
         parts += [f"replays {parent}" for parent in self.replays]
         return "; ".join(parts)
@@ -135,12 +143,12 @@ class Entry:
 
     @property
     def shown(self) -> list[PrimaryResult]:
-        """The primary results: significant ones first, then by metric and size of difference."""
+        """The primary results: significant ones first, then by judge and size of difference."""
 
         def rank(result: PrimaryResult) -> tuple[bool, int, float]:
             item = result.comparison
             size = abs(item.difference.relative)
-            metric = PRIMARY_METRICS.index(item.metric)
+            metric = self.judge.index(item.metric)
             return not item.real, metric, -size if math.isfinite(size) else 0.0
 
         return sorted(self.primary_results, key=rank)
@@ -177,8 +185,10 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
     return Entry(
         folder=folder,
         name=summary.campaign,
-        asks=_asks(trials),
+        asks=_asks(trials, summary.compare),
+        compare=summary.compare,
         arms=summary.arms,
+        judge=summary.judge,
         repeats=max(trial.spec.repeat for trial in trials),
         replays=summary.parents,
         planned=max(history.planned, len(trials)),
@@ -190,9 +200,9 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
             PrimaryResult(condition.label if several else "", comparison)
             for condition in summary.conditions
             for comparison in condition.comparisons
-            if comparison.metric in PRIMARY_METRICS
+            if comparison.judged
         ),
-        alone=tuple(_alone(summary.conditions, several)),
+        alone=tuple(_alone(summary, several)),
         warnings=tuple(
             f"{severity} {in_words(finding, len(trials))}"
             for severity in SEVERITIES
@@ -225,25 +235,33 @@ def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
     }
 
 
-def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
+def _alone(summary: Summary, several: bool) -> Iterable[str]:
     """Yield the figures of conditions with one arm."""
-    alone = (condition for condition in conditions if not condition.comparisons)
+    alone = (condition for condition in summary.conditions if not condition.comparisons)
     for condition, arm in ((one, arm) for one in alone for arm in one.arms if arm.valid):
         figures = [
             f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
-            for key in PRIMARY_METRICS
+            for key in summary.judge
         ]
         where = f"{condition.label}: " if several else ""
         yield f"{where}{arm.name}: {', '.join(figures)}"
 
 
-def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
-    """Return each factor with its levels, sorted; factors are in the order of the trials."""
+def _asks(trials: Iterable[Trial], compare: str) -> dict[str, tuple[str, ...]]:
+    """Return each factor but the compared one with its levels, sorted.
+
+    Factors are in the order of the trials. Tuners are among them if another factor is compared and
+    an arm has several.
+    """
     asks: dict[str, dict[str, None]] = {}
+    tuners: dict[str, set[str]] = {}
     for trial in trials:
-        for name, level in factors_of(labels_of(trial.spec)).items():
+        tuners.setdefault(trial.arm, set()).add(trial.tuner)
+        levels = {TUNER: trial.tuner, **factors_of(labels_of(trial.spec))}
+        for name, level in levels.items():
             asks.setdefault(name, {})[str(level)] = None
-    return {name: tuple(sorted(levels)) for name, levels in asks.items()}
+    unasked = {compare, *([] if any(len(names) > 1 for names in tuners.values()) else [TUNER])}
+    return {name: tuple(sorted(levels)) for name, levels in asks.items() if name not in unasked}
 
 
 def _each(values: Iterable[str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from orchestration.analysis.arms import (
     chosen_factor,
     default_judges,
     known_judges,
+    order_arms,
     shared_factors,
 )
 from orchestration.analysis.flow_metrics import in_class
@@ -159,9 +160,6 @@ class Summary:
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
 
 
-FIXED_TUNERS = ("secn1", "secn2", "static")
-
-
 def summarise(
     folder: Path,
     baseline: str = "",
@@ -196,7 +194,8 @@ def summarise(
     trials = tuple(
         dataclasses.replace(trial, arm=arm_of(trial.spec, trial.tuner, factor)) for trial in trials
     )
-    order = _order(trials, question.arms if factor == question.compare else (), factor)
+    tuners = {trial.arm: trial.spec.tuner.name for trial in trials}
+    order = order_arms(tuners, question.arms if factor == question.compare else (), factor)
     if baseline and baseline not in order:
         what = f"no tuner {baseline!r} here" if factor == TUNER else f"no arm {baseline!r} here"
         raise InputError.single("--baseline", what, f"use one of: {', '.join(order)}")
@@ -221,25 +220,6 @@ def _compared_factor(name: str, question: Question, trials: Sequence[TrialSpec])
         return chosen_factor(name, trials)
     of_all = all(question.compare in trial.cell for trial in trials)
     return question.compare if of_all else TUNER
-
-
-def _order(trials: Sequence[Trial], listed: Sequence[str], compare: str) -> list[str]:
-    """Return the arms' names: those in the campaign's file in its order, then the others, sorted.
-
-    Of tuners, the first is one with fixed settings, published ones before others.
-    """
-    names = {trial.arm for trial in trials}
-    order = [name for name in listed if name in names]
-    order += sorted(names.difference(order))
-    if compare != TUNER:
-        return order
-    fixed = sorted(
-        (FIXED_TUNERS.index(trial.spec.tuner.name), trial.arm)
-        for trial in trials
-        if trial.spec.tuner.name in FIXED_TUNERS
-    )
-    first = [name for _, name in fixed[:1]]
-    return [*first, *(name for name in order if name not in first)]
 
 
 def _without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:

@@ -287,6 +287,40 @@ def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
         yield Cause("seed", str(first.seed), str(second.seed), EVERYTHING, why)
 
 
+def _fields(
+    what: str, fields: Callable[[TrialSpec], Mapping[str, Any]], why: str
+) -> Callable[[Settings, Settings], Iterator[Cause]]:
+    """Return a function that compares fields of the specs that both trials have, one by one.
+
+    Trials of two backends are not compared, because each backend has defaults of its own.
+    """
+
+    def compare(a: Settings, b: Settings) -> Iterator[Cause]:
+        if not (a.runs and a.spec.backend == b.spec.backend):
+            return
+        first, second = (dict(leaves(fields(item.spec))) for item in (a, b))
+        for key in first:
+            if first[key] != second.get(key, first[key]):
+                yield Cause(f"{what}: {key}", first[key], second[key], EVERYTHING, why)
+
+    return compare
+
+
+def _nic_fields(spec: TrialSpec) -> dict[str, Any]:
+    """Return the settings of RoCE NICs, and under its name those of their congestion control."""
+    nic = spec.host.roce
+    if nic is None:
+        return {}
+    apart = ("control", "dcqcn", "values")
+    own = {name: value for name, value in vars(nic).items() if name not in apart}
+    return {**own, nic.control: nic.control_values}
+
+
+def _balancing_fields(spec: TrialSpec) -> dict[str, Any]:
+    own = dict(vars(spec.load_balancing))
+    return {own.pop("kind"): own}
+
+
 def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
     """Yield the codes of findings that only one of the two stamps has."""
     moves = {
@@ -352,11 +386,14 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
              "other links fail, or at other times", lambda faults: str(len(faults))),
     _Setting("load balancing", lambda item: item.spec.load_balancing, EVERYTHING,
-             "packets take other paths", lambda spec: spec.kind),
+             "packets take other paths", lambda spec: spec.kind, lambda a, b: a.kind != b.kind),
+    _fields("load balancing", _balancing_fields, "packets take other paths"),
+    _fields("fabric", lambda spec: vars(spec.fabric), "switches queue and mark in another way"),
     # the hosts; for an import, congestion control is a fact and not in the spec
     _Setting("congestion control",
              lambda item: str(item.fact("congestion_control", item.spec.host.congestion_control)),
              EVERYTHING, "senders react to marks in another way"),
+    _fields("RoCE NICs", _nic_fields, "NICs send at other rates or times"),
     _Setting("minimum RTO", lambda item: item.spec.host.min_rto_ns, (TAIL, FCT),
              _timeouts, format_duration),
     _Setting("loss detection", lambda item: item.spec.host.loss_detection, (TAIL, FCT),

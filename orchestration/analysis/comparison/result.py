@@ -259,7 +259,7 @@ def _nothing(a: Run, b: Run) -> Problem:
             )
     return Problem(
         f"{a.folder} and {b.folder}",
-        "have no cell in common: their factors differ, and each has several tuners",
+        "have no cell in common: their factors differ, and each has several arms",
         "to compare two trials, give the folders of the trials",
     )
 

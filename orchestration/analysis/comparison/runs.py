@@ -1,8 +1,9 @@
 """Opens the runs to compare, and pairs their trials.
 
 A cell is a combination of factor levels and tuner. Backend and campaign name are not part of it:
-they are what is compared. If folders hold several campaigns, those with the same name below the
-folder are paired first.
+they are what is compared. Within each run one factor is compared, often the tuner, whose levels are
+its arms (`orchestration.results.question`). If folders hold several campaigns, those with the same
+name below the folder are paired first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from orchestration.analysis.sequential import FIXED, AnalysisPlan, InterimAnalysis
@@ -18,11 +20,31 @@ from orchestration.analysis.summary import tuner_label
 from orchestration.core.condition import TUNER, factors_of, labels_of
 from orchestration.core.errors import InputError, Problem, gather
 from orchestration.results.interim_analyses import read_interim_analyses
+from orchestration.results.question import read_question
 from orchestration.results.reader import TrialResult, campaign_below, read_each, trial_folders
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# (campaign below the run's folder, factors, tuner)
-_Cell = tuple[str, tuple[tuple[str, str], ...], str]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A cell of a run. `campaign` is below the run's folder, `compare` the factor it compares."""
+
+    campaign: str
+    factors: tuple[tuple[str, str], ...]
+    tuner: str
+    compare: str
+
+    @property
+    def arm(self) -> str:
+        return dict(self.factors).get(self.compare, self.tuner)
+
+    @property
+    def others(self) -> tuple[tuple[str, str], ...]:
+        """Every factor but the compared one, each with its level."""
+        return tuple(item for item in self.factors if item[0] != self.compare)
+
+
 _Trials = dict[_Cell, list[TrialResult]]
 
 
@@ -128,7 +150,8 @@ def pair_trials(a: Run, b: Run) -> Pairing:
 
     A replay is paired with its parent. Other trials are paired within matching cells. Cells match
     by the first rule that finds exactly one on each side: the same campaign, factors and tuner; the
-    same factors and tuner; the same factors; the only cell of each run. Within a cell, trials with
+    same factors and tuner; the same factors; the same arm and other factors, whatever the compared
+    factor is called; the same other factors; the only cell of each run. Within a cell, trials with
     the same seed are paired; if no seed is common, repeats are paired in order.
     """
     return _Pairs(a, b).pairing()
@@ -144,6 +167,13 @@ class _Pairs:
             for run in self._runs
         )
         self._notes: list[str] = []
+        self._compare = cache(lambda folder: read_question(folder).compare)
+        tuners: dict[tuple[str, str], set[str]] = {}
+        for side, run in enumerate(self._runs):
+            for trial in run.trials:
+                cell = self._cell(side, trial)
+                tuners.setdefault((cell.compare, cell.arm), set()).add(cell.tuner)
+        self._several_tuners = {arm for arm, names in tuners.items() if len(names) > 1}
 
     def pairing(self) -> Pairing:
         a, b = self._runs
@@ -157,8 +187,13 @@ class _Pairs:
         ours = self._grouped(0, [t for t in a.trials if not any(t is p[0] for p in replayed)])
         theirs = self._grouped(1, [t for t in b.trials if not any(t is p[1] for p in replayed)])
         keys: tuple[Callable[[_Cell], object], ...] = (
-            lambda cell: cell, lambda cell: cell[1:], lambda cell: cell[1], lambda cell: "",
-        )  # fmt: skip
+            lambda cell: (cell.campaign, cell.factors, cell.tuner),
+            lambda cell: (cell.factors, cell.tuner),
+            lambda cell: cell.factors,
+            lambda cell: (cell.arm, cell.others),
+            lambda cell: cell.others,
+            lambda cell: "",
+        )
         for key in keys:
             for first, second in _common(ours, theirs, key):
                 cells.append(self._within((first, second), ours.pop(first), theirs.pop(second)))
@@ -171,7 +206,8 @@ class _Pairs:
         spec = trial.spec
         levels = sorted((name, str(level)) for name, level in factors_of(labels_of(spec)).items())
         tuner = str(spec.cell.get(TUNER, tuner_label(spec.tuner)))
-        return campaign_below(self._runs[side].folder, trial.folder), tuple(levels), tuner
+        campaign = campaign_below(self._runs[side].folder, trial.folder)
+        return _Cell(campaign, tuple(levels), tuner, self._compare(trial.folder.parent))
 
     def _grouped(self, side: int, trials: Sequence[TrialResult]) -> _Trials:
         groups: _Trials = {}
@@ -182,7 +218,7 @@ class _Pairs:
     def _of_parents(self, replayed: Sequence[tuple[TrialResult, TrialResult]]) -> list[PairedCell]:
         groups: dict[object, list[tuple[TrialResult, TrialResult]]] = {}
         for a, b in replayed:
-            key = (self._cell(0, a), self._cell(1, b)[0], tuner_label(b.spec.tuner))
+            key = (self._cell(0, a), self._cell(1, b).campaign, tuner_label(b.spec.tuner))
             groups.setdefault(key, []).append((a, b))
         cells = []
         for pairs in groups.values():
@@ -211,9 +247,11 @@ class _Pairs:
         return PairedCell(label, tuple(pairs), paired_by)
 
     def _label(self, cell: _Cell) -> str:
-        campaign, factors, tuner = cell
-        where = [campaign] if self._several and campaign else []
-        return ", ".join([*where, tuner, *(f"{name} {level}" for name, level in factors)])
+        """Return a cell in words, without its tuner where that follows from the arm."""
+        where = [cell.campaign] if self._several and cell.campaign else []
+        says_tuner = cell.compare == TUNER or (cell.compare, cell.arm) in self._several_tuners
+        tuner = [cell.tuner] if says_tuner else []
+        return ", ".join([*where, *tuner, *(f"{name} {level}" for name, level in cell.factors)])
 
     def _labels(self, a: _Cell, b: _Cell) -> str:
         first, second = self._label(a), self._label(b)

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -205,6 +206,31 @@ def test_a_factor_whose_name_begins_with_tuner_keeps_cells_apart(cases, tmp_path
     pairing = pair_trials(*open_runs([tmp_path / "a", tmp_path / "b"]))
     labels = [cell.label for cell in pairing.cells]
     assert sorted(labels) == ["secn1, tuner_gain 1", "secn1, tuner_gain 2"]
+
+
+def test_cells_pair_by_their_arms_whatever_is_compared(cases, tmp_path):
+    factors = {"a": "control", "b": "host.congestion_control", "c": "arm"}
+    for run, name in factors.items():
+        for seed, (arm, load) in enumerate(itertools.product(("dctcp", "cubic"), (0.3, 0.6))):
+            cell = {"tuner": f"of-{run}", name: arm, "load": load}
+            write(tmp_path / run, cases("secn1", seed + 1), cell=cell)
+        declared = f"{{{name}: [dctcp, cubic], load: [0.3, 0.6]}}"
+        text = f"factors: {declared}\ncompare: {name}\n"
+        (tmp_path / run / "campaign.yml").write_text(text if run != "c" else "arms: {cubic: {}}\n")
+    a, b, c = open_runs([tmp_path / run for run in factors])
+    for other, name in ((b, "host.congestion_control"), (c, "arm")):
+        pairing = pair_trials(a, other)
+        assert sorted(cell.label for cell in pairing.cells) == sorted(
+            ", ".join(sorted([f"control {arm}", f"load {load}"]))
+            + " against "
+            + ", ".join(sorted([f"{name} {arm}", f"load {load}"]))
+            for arm in ("dctcp", "cubic")
+            for load in (0.3, 0.6)
+        )
+        for cell in pairing.cells:
+            ((one, two),) = cell.pairs
+            assert one.spec.seed == two.spec.seed
+        assert not pairing.unpaired
 
 
 def test_what_is_in_one_run_only_is_said(cases, tmp_path):

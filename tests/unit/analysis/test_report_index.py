@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 from orchestration.analysis.index import History, entry_of, unread_entry
+from orchestration.analysis.summary import summarise
 from orchestration.core.errors import InputError
 from orchestration.run.folder import read_history
 
@@ -52,7 +53,7 @@ def test_a_folder_of_runs_gets_a_page_with_links_to_reports(run, runs):
     links = re.findall(r'<a href="([^"]+report\.html)">', page)
     assert links == ["first-light/report.html", "second/report.html"]
     assert all((runs / link).is_file() for link in links)
-    assert "secn2 against secn1, 4 pairs: mean FCT" in page
+    assert "secn2 against secn1, 4 pairs: mean slowdown" in page
     assert "the guest &lt;died&gt;" in page
     assert "plotly" not in page
     assert ": compares " in result.stdout
@@ -81,7 +82,8 @@ def test_the_data_beside_it_has_what_the_page_says(run, runs):
         ["7.3.0"],
     )
     found = first["headlines"][0]
-    assert found["metric"] == "fct_mean_ns_all"
+    assert found["metric"] == "slowdown_mean_all"
+    assert (first["compare"], first["judge"]) == ("tuner", ["slowdown_mean_all"])
     assert found["difference"]["low"] < found["difference"]["mean"] < found["difference"]["high"]
     assert first["report"] == "first-light/report.html"
     assert json.loads(run(runs, "--json", "--no-html").stdout) == data
@@ -100,7 +102,7 @@ def test_several_runs_are_named_and_the_page_goes_where_it_is_told(run, runs, tm
     assert run(*both).exit_code == 0
     assert (runs / "index.html").exists()
     assert run(runs / "first-light", runs / "first-light", "--no-html").stdout.startswith(
-        "first-light: 1 of 10 trials is invalid"
+        "first-light · graphcc on fluid"
     )
 
 
@@ -118,10 +120,10 @@ def test_reports_are_made_where_they_are_missing_or_old_only(run, runs):
 @pytest.mark.slow
 def test_one_run_and_all_of_them_together_are_reports_as_before(run, runs):
     alone = run(runs / "first-light")
-    assert alone.stdout.startswith("first-light: 1 of 10 trials is invalid")
+    assert alone.stdout.startswith("first-light · graphcc on fluid")
     assert not (runs / "index.html").exists()
     whole = run(runs, "--together", "--no-html")
-    assert whole.stdout.startswith("runs: 2 of 20 trials are invalid")
+    assert whole.stdout.startswith("runs · graphcc on fluid")
 
 
 def test_what_does_not_go_together_is_refused(run, runs):
@@ -157,7 +159,7 @@ def test_failed_trials_that_were_run_again_are_no_longer_failed(runs):
 def test_an_entry_in_words(summary, tmp_path):
     entry = entry_of(tmp_path, summary, History(planned=12, failed={"x-r1": "died"}))
     assert entry.trials == "10 of 12 done, 1 invalid, 1 failed, 1 not run"
-    assert entry.question == "secn1, secn2 by load (0.6); 5 repeats"
+    assert entry.question == "secn1, secn2; by load (0.6); 5 repeats"
     assert not entry.sound
     assert any("invalid in " in said for said in entry.warnings)
     assert dataclasses.replace(entry, planned=10, failed={}, invalid=0).sound
@@ -166,3 +168,14 @@ def test_an_entry_in_words(summary, tmp_path):
     nothing = unread_entry(tmp_path, "holds no finished trial", History())
     assert (nothing.when, nothing.trials) == ("", "0 done")
     assert math.isnan(nothing.wall_s)
+
+
+def test_a_run_may_compare_another_factor_than_its_tuners(campaign, tmp_path):
+    summary = summarise(campaign, compare="load", judge=["fct_p99"])
+    entry = entry_of(tmp_path, summary, History())
+    assert entry.question == "load: 0.6; by tuner (secn1, secn2); 5 repeats"
+    assert [said.partition(": ")[::2][1].partition(" FCT")[0] for said in entry.alone] == [
+        "0.6: p99",
+        "0.6: p99",
+    ]
+    assert entry.to_json("")["compare"] == "load"

@@ -147,6 +147,39 @@ def test_plan_prints_cells_total_and_order(file: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["c.yml"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence", "baseline"),
+    [
+        (
+            "",
+            "compares tuners: secn2 with secn1, judged by mean slowdown, which suits the traffic",
+            "secn1",
+        ),
+        (
+            "compare: min_rto\njudge: fct_mean\nfactors: {host.min_rto: [5ms, 1ms, 2ms]}\n",
+            "compares host.min_rto: 1ms, 2ms with 5ms, judged by mean FCT\n",
+            "5ms",
+        ),
+        (
+            "factors: {host.min_rto: [5ms, 1ms]}\n",
+            "nothing is compared: the only level of tuners is secn1. To compare the levels of a "
+            "factor, write compare: host.min_rto",
+            "secn1",
+        ),
+    ],
+)
+def test_plan_says_what_is_compared_or_how_to(
+    file: Path, tmp_path: Path, fields: str, sentence: str, baseline: str
+) -> None:
+    text = file.read_text(encoding="utf-8")
+    if fields:
+        text = text.replace("tuners: [secn1, secn2]\n", "")
+    file.write_text(text + fields, encoding="utf-8")
+    assert sentence in run_plan(str(file), "--out", str(tmp_path))
+    found = json.loads(run_plan(str(file), "--json", "--out", str(tmp_path)))["question"]
+    assert found["baseline"] == found["arms"][0] == baseline
+
+
 def test_plan_as_json_has_the_trials_in_order(file: Path, tmp_path: Path) -> None:
     text = run_plan(
         str(file), "--on", "emulated", "--repeats", "2", "--json", "--out", str(tmp_path)

@@ -23,7 +23,7 @@ duration: 1ms
 
 
 def test_every_public_name_is_there():
-    assert closloop.API_VERSION == "2.0"
+    assert closloop.API_VERSION == "2.1"
     for name in closloop.__all__:
         assert getattr(closloop, name) is not None
     assert set(closloop.__all__) == set(dir(closloop))
@@ -52,6 +52,11 @@ def test_a_campaign_is_planned_run_asked_and_compared_from_python(tmp_path, monk
     assert (again.skipped, again.finished) == (4, 0)
     (comparison,) = closloop.compare("runs/tiny", "runs/tiny")
     assert comparison.verdict == "equivalent"
+    assert closloop.summarise("runs/tiny").arms == ("secn1", "secn2")
+    found = closloop.summarise("runs/tiny", baseline="secn2", judge="fct_p99")
+    ((condition, *_), (item, *_)) = found.conditions, found.conditions[0].comparisons
+    assert [arm.name for arm in condition.arms] == ["secn2", "secn1"]
+    assert (item.metric, item.arm, item.judged) == ("fct_p99", "secn1", True)
 
 
 def test_the_page_of_signals_is_what_is_declared():
