@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -88,6 +88,7 @@ class Workload:
             low, before = high, probability
 
 
+@cache
 def known_workloads() -> tuple[str, ...]:
     """Return the names of the built-in distributions."""
     tables = resources.files("traffic").joinpath("tables").iterdir()
@@ -151,6 +152,8 @@ def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
+# A campaign's trials name few workloads, each many times.
+@lru_cache(maxsize=64)
 def parse_table(name: str, text: str, where: str) -> Workload:
     """Return the workload of a `bytes,cdf` table; lines that begin with `#` name its source.
 

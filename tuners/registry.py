@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -95,10 +96,10 @@ def with_checkpoint(name: str, params: Mapping[str, Scalar], control: str) -> di
     comes with several trained under `control`, the first is taken; if with none, the parameters
     stay as they are, and the tuner loads its class's default.
     """
-    from tuners.learning.checkpoint import pretrained
+    from tuners.learning.checkpoint import is_pretrained
 
     trained = f"{name}-{control}-1"
-    known = trained in pretrained() and "checkpoint" in parameters(name)
+    known = is_pretrained(trained) and "checkpoint" in parameters(name)
     return {**params, "checkpoint": trained} if known and "checkpoint" not in params else {**params}
 
 
@@ -200,6 +201,7 @@ def _with_present_spelling(
     return {renamed.get(key, key): value for key, value in params.items()}
 
 
+@cache
 def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(kind, eval_str=True).parameters
 

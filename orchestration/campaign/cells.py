@@ -25,7 +25,6 @@ from orchestration.core.problems import of_value
 from orchestration.core.roce import FORMER_HPCC, HPCC, is_former_hpcc
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
-from orchestration.results.reader import finished_trials, read_trial
 
 
 def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[CampaignFile]:
@@ -44,6 +43,8 @@ def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[Ca
 
 def has_old_hpcc(trial: Path) -> bool:
     """Return whether a finished trial ran under the parameters that 0.2 called `hpcc`."""
+    from orchestration.results.reader import read_trial  # it imports pyarrow
+
     try:
         roce = read_trial(trial).spec.host.roce
     except InputError:
@@ -52,6 +53,8 @@ def has_old_hpcc(trial: Path) -> bool:
 
 
 def _has_former(folder: Path) -> bool:
+    from orchestration.results.reader import finished_trials
+
     return any(has_old_hpcc(trial) for trial in finished_trials(folder))
 
 

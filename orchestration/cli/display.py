@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from orchestration.cli.terminal import in_real_time
 from orchestration.core import machine
 from orchestration.core.plugins import load
 from orchestration.core.problems import in_words, message_and_remedy
@@ -190,13 +191,6 @@ def _running(name: str, trial: RunningTrial, now_s: float) -> list[Value]:
         f"{virtual_ms_per_s:.3g} ms/s" if virtual_ms_per_s else "",
         f"{now_s - trial.began_s:.0f} s",
     ]
-
-
-def in_real_time(trial: TrialSpec) -> bool:
-    """Return whether a trial's clock is the wall clock; on a virtual rack it is not."""
-    from orchestration.core.capabilities import mode_of
-
-    return mode_of(trial).real_time and not machine.is_virtual()
 
 
 def _took(trial: TrialSpec, result: Finished) -> str:

@@ -20,7 +20,7 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.run import rack_access, with_chosen_scale, with_rack_scale
-from orchestration.cli.terminal import Phases, print_json
+from orchestration.cli.terminal import Phases, in_real_time, print_json
 from orchestration.core.errors import InputError
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Table, table
@@ -192,10 +192,14 @@ def _question(campaign: Campaign) -> str:
 
 
 def _cautions(campaign: Campaign) -> list[str]:
-    from orchestration.analysis.stamp import cautions
     from orchestration.core.trial import checkpoint_in
 
-    return cautions(name for trial in campaign.trials if (name := checkpoint_in(trial)))
+    checkpoints = [name for trial in campaign.trials if (name := checkpoint_in(trial))]
+    if not checkpoints:
+        return []
+    from orchestration.analysis.stamp import cautions  # with it pyarrow is imported
+
+    return cautions(checkpoints)
 
 
 def _bounds_json(bounds: Bounds) -> dict[str, Any]:
@@ -229,7 +233,6 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
 
 def _cells(campaign: Campaign, made: Plan) -> Table:
     """Return the table of cells; but for the repeats, its figures are of one trial."""
-    from orchestration.cli.display import in_real_time
     from orchestration.core.units import format_duration, format_size
 
     first = campaign.trials[0]
@@ -289,11 +292,11 @@ def _adaptive_sizes(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any]
     None for other campaigns. What is likely follows from the spread of the results that an earlier
     run left in `out`; it is None without any.
     """
-    from orchestration.run.adaptive import Rounds
-
     rule = campaign.repeats
     if rule is None:
         return None
+    from orchestration.run.adaptive import Rounds
+
     rounds = Rounds(campaign.cells, campaign.trials, rule, campaign.question.compare)
     folder, likely = out / campaign.name, None
     if folder.exists():

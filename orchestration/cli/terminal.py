@@ -1,4 +1,4 @@
-"""Terminal output of verbs: JSON, tables, written pages, and progress."""
+"""Terminal output of verbs: JSON, tables, written pages, progress, and the clock of a trial."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ printed: set[str] = set()
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+    from orchestration.core.trial import TrialSpec
 
 
 def print_json(data: object, indent: int | None = 1, **how: Any) -> None:
@@ -35,6 +37,14 @@ def write_page(text: str, path: Path, what: str = "page") -> None:
 
     write_output(path, text)
     typer.echo(f"{what}: {path}", err=True)
+
+
+def in_real_time(trial: TrialSpec) -> bool:
+    """Return whether a trial's clock is the wall clock; on a virtual rack it is not."""
+    from orchestration.core import machine
+    from orchestration.core.capabilities import mode_of
+
+    return mode_of(trial).real_time and not machine.is_virtual()
 
 
 @contextmanager

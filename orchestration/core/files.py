@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PARTIAL_SUFFIX = ".partial"
+# The copy of a campaign's file in its run folder.
+CAMPAIGN_FILE = "campaign.yml"
 
 
 def partial_of(path: str | Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from inventory.strictyaml import Document, read, suggest
 from orchestration.core.condition import ARM, TUNER
 from orchestration.core.errors import InputError, Problem
-from orchestration.results.reader import CAMPAIGN_FILE
+from orchestration.core.files import CAMPAIGN_FILE
 
 # What a user may call the two factors that are lists of their own in a campaign file.
 _PLURALS = {"tuners": TUNER, "arms": ARM}

@@ -18,6 +18,7 @@ import numpy as np
 
 from inventory.testbed_json import testbed_from_json
 from orchestration.core.errors import InputError, Problem, reason_of
+from orchestration.core.files import CAMPAIGN_FILE
 from orchestration.core.plugins import PluginError
 from orchestration.core.problems import of_value
 from orchestration.core.records import Samples
@@ -194,7 +195,6 @@ def recorded_load_shares(result: TrialResult) -> dict[str, float | None]:
 
 # Files that reports write into a trial's folder, and those that a run writes into its campaign's.
 _PAGES = (".html", ".pdf")
-CAMPAIGN_FILE = "campaign.yml"
 _CAMPAIGN_FILES = (CAMPAIGN_FILE, "journal.jsonl", INTERIM_FILE)
 
 

@@ -22,11 +22,11 @@ from orchestration.campaign.cells import has_old_hpcc
 from orchestration.campaign.expand import Campaign
 from orchestration.core import machine
 from orchestration.core.errors import InputError, NotReadyError, unwritable
-from orchestration.core.files import PARTIAL_SUFFIX, write_whole
+from orchestration.core.files import CAMPAIGN_FILE, PARTIAL_SUFFIX, write_whole
 from orchestration.core.problems import Code
 from orchestration.core.roce import FORMER_HPCC
 from orchestration.core.trial import TrialSpec, with_independent_draws
-from orchestration.results.reader import CAMPAIGN_FILE, finished_trials, read_trial
+from orchestration.results.reader import finished_trials, read_trial
 
 JOURNAL_FILE = "journal.jsonl"
 RUN_STARTED = "run-started"

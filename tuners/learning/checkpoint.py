@@ -42,13 +42,22 @@ def pretrained() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PRETRAINED.glob("*.safetensors")))
 
 
+def is_pretrained(name: str) -> bool:
+    """Return whether a checkpoint of this name comes with the package."""
+    return _pretrained_file(name).is_file()
+
+
+def _pretrained_file(name: str) -> Path:
+    return PRETRAINED / f"{name}.safetensors"
+
+
 def find(name: str) -> Path:
     """Return the file of a checkpoint, given a pretrained one's name or a `.safetensors` path.
 
     Raises CheckpointError if there is no such file.
     """
     is_path = name.endswith(".safetensors")
-    path = Path(local_path(name)) if is_path else PRETRAINED / f"{name}.safetensors"
+    path = Path(local_path(name)) if is_path else _pretrained_file(name)
     if not path.is_file():
         known = ", ".join(_in_ranges(pretrained())) or "none"
         raise CheckpointError(
