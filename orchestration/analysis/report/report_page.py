@@ -36,6 +36,7 @@ from orchestration.analysis.report.selection import (
     shown_arms,
     shown_repeat,
 )
+from orchestration.analysis.report.throughputs import throughput_figure
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
@@ -145,15 +146,12 @@ class _Report:
         return parts
 
     def _explanation(self, condition: Condition, shown: ShownRepeat | None) -> list[Block]:
-        """Return what explains the result: loads, counters, the busiest queue, NICs' rates."""
+        """Return what explains the result: counters, goodput, loads, the busiest queue and port."""
         tables = [explanation_table(condition), goodput_table(condition), load_table(condition)]
         queues = busiest_queues(shown, self._points) if shown else []
         lines = [queue_figures.queue_timeline(queue, self._colours) for queue in queues[:1]]
-        rates = [rate_figure(shown, self._bins, self._colours)] if shown else []
-        return [
-            *filter(None, tables),
-            self._grid(condition, [*lines, *rates]),
-        ]
+        sent = [throughput_figure(shown, self._points, self._colours)] if shown else []
+        return [self._grid(condition, [*lines, *sent]), *filter(None, tables)]
 
     def _differences(self, condition: Condition) -> list[Block]:
         names = dict.fromkeys(item.arm for item in condition.comparisons)
