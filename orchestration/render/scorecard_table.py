@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from orchestration.render.scorecard import Scorecard, ScoreCell, ScoreRow, on_scale
-from orchestration.render.table import Column, Row, Span, Style, Table, Text, plain_text
+from orchestration.render.table import Column, Row, Span, Style, Table, Text, joined, plain_text
 
 # The characters between two columns in a terminal.
 _GAP = 2
@@ -102,8 +102,8 @@ def _arms_as_columns(card: Scorecard, width: int, *, bars: bool) -> Table | None
     def text(cell: ScoreCell, span: float) -> Text:
         if not bars:
             return _two_lines(cell, _star(cell), cell.interval_text)
-        bar = text_bar(cell, span, size)
-        return _two_lines(cell, cell.interval_text, _line(bar, _star(cell)))
+        bar = Span(_line(text_bar(cell, span, size), _star(cell)), _style(cell))
+        return _two_lines(cell, cell.interval_text, bar)
 
     rows = [
         Row(
@@ -177,11 +177,10 @@ def _lists(card: Scorecard, width: int) -> list[Text | Table]:
     return [*parts, Span(_caption(card), "faint")]
 
 
-def _two_lines(cell: ScoreCell, beside: str, below: str) -> Text:
+def _two_lines(cell: ScoreCell, beside: str, below: str | Span) -> Text:
     """Return a cell's text with what stands beside it, and what stands below."""
-    faint: Style = "" if cell.verdict in _STYLES else "faint"
-    rest = (f" {beside}" if beside else "") + (f"\n{below}" if below else "")
-    return (Span(cell.text, _style(cell)), Span(rest, faint))
+    change = Span(cell.text, _style(cell))
+    return joined((joined((change, beside), " "), below))
 
 
 def _style(cell: ScoreCell) -> Style:
