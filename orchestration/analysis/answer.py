@@ -95,14 +95,14 @@ def headline(summary: Summary) -> str:
         return answers[0].sentence
     if len(summary.judge) > 1 and len(summary.conditions) == 1:
         return _by_judge(answers)
-    found = Counter(_standing(answer) for answer in answers)
+    found = Counter(_in_words(answer) for answer in answers)
     what = "cases" if len(summary.judge) > 1 else "conditions"
     if len(found) == 1:
         parts = [f"{next(iter(found))} in all {len(answers)} {what}"]
     else:
         (first, times), *rest = found.most_common()
         parts = [f"{first} in {times} of {len(answers)} {what}"]
-        parts += [f"{standing} in {count}" for standing, count in rest]
+        parts += [f"{words} in {count}" for words, count in rest]
     judges = " and ".join(metric_words(key) for key in summary.judge)
     text = f"{', '.join(parts)}; judged by {judges}."
     return text[0].upper() + text[1:] if text.startswith("no ") else text
@@ -231,9 +231,11 @@ def _price(condition: Condition, arm: str) -> str:
     ]
     if not worse:
         return ""
-    most = max(worse, key=lambda item: abs(item.difference.relative))
-    bounds = bounds_text(most.difference)
-    words = f"{metric_words(most.metric)} is {_size(most.difference, most.metric)} {bounds}"
+    largest = max(worse, key=lambda item: abs(item.difference.relative))
+    bounds = bounds_text(largest.difference)
+    words = (
+        f"{metric_words(largest.metric)} is {_size(largest.difference, largest.metric)} {bounds}"
+    )
     return f"; its price: {words.rstrip()}"
 
 
@@ -294,17 +296,17 @@ def _alone(arm: Arm, judge: str) -> str:
 
 def _by_judge(answers: Sequence[Answer]) -> str:
     """Return the answers of one condition by several metrics as one sentence."""
-    found = {_standing(answer) for answer in answers}
+    found = {_in_words(answer) for answer in answers}
     if len(found) == 1:
         names = " and ".join(metric_words(answer.judge) for answer in answers)
         if answers[0].outcome != "winner":
             return answers[0].sentence
         return f"{next(iter(found))} by {names}: {answers[0].sentence.partition(': ')[2]}"
-    parts = [f"{_standing(answer)} by {metric_words(answer.judge)}" for answer in answers]
+    parts = [f"{_in_words(answer)} by {metric_words(answer.judge)}" for answer in answers]
     return f"{'; '.join(parts)}."
 
 
-def _standing(answer: Answer) -> str:
+def _in_words(answer: Answer) -> str:
     """Return an answer in two or three words: `hpcc wins`."""
     match answer.outcome:
         case "winner":

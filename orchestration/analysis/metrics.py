@@ -74,6 +74,11 @@ EXPLAINS = (
     "cnps", "dropped_packets", "pauses_sent", "pausing_ns", "out_of_order_share",
     "uplink_imbalance", "backlog_slope_share",
 )  # fmt: skip
+# What is likely to cause differences in completion times, the closest cause first.
+CAUSES = (
+    "timeouts", "retransmits", "dropped_packets", "pausing_ns", "out_of_order_share",
+    "uplink_imbalance", "queue_p99_bytes", "queue_mean_bytes", "rate_mean_bps", "cnps",
+)  # fmt: skip
 # The metrics of a report's tables: of queues and links, and of NICs and buffers.
 FABRIC = (
     "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",

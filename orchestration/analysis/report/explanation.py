@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from orchestration.analysis.answer import answer_of, is_better, metric_words
 from orchestration.analysis.arm_differences import Comparison
 from orchestration.analysis.load import Load
-from orchestration.analysis.metrics import EXPLAINS, METRICS
+from orchestration.analysis.metrics import CAUSES, EXPLAINS, METRICS
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.render.numbers import NOTHING, percent_change, with_error
@@ -18,11 +18,6 @@ from orchestration.render.table import Table, table
 _TELLING = 0.2
 # How many differences the title names.
 _MAX_NAMED = 2
-# What is likely to cause differences in completion times, the closest cause first.
-_CAUSES = (
-    "timeouts", "retransmits", "dropped_packets", "pausing_ns", "out_of_order_share",
-    "uplink_imbalance", "queue_p99_bytes", "queue_mean_bytes", "rate_mean_bps", "cnps",
-)  # fmt: skip
 
 
 def explanation_title(condition: Condition, summary: Summary) -> str:
@@ -49,12 +44,12 @@ def _causes(condition: Condition, arm: str) -> list[Comparison]:
         item
         for item in condition.comparisons
         if item.arm == arm
-        and item.metric in _CAUSES
+        and item.metric in CAUSES
         and item.real
         and abs(item.difference.relative) >= _TELLING
         and is_better(item.difference, item.metric)
     ]
-    return sorted(found, key=lambda item: _CAUSES.index(item.metric))
+    return sorted(found, key=lambda item: CAUSES.index(item.metric))
 
 
 def explanation_table(condition: Condition) -> Table | None:

@@ -43,6 +43,8 @@ _DELIVERED = 0.9
 # A backlog that grows by more than this share of the offered load is not stationary.
 _STATIONARY = 0.05
 _SLOPE = "backlog_slope_share"
+# Nobody would miss a smaller difference.
+_MIN_RESOLUTION = 0.001
 # How many kinds of findings the line of trust names.
 _MAX_CODES = 2
 
@@ -64,9 +66,8 @@ def kicker(summary: Summary) -> str:
     repeats = len({trial.spec.repeat for trial in summary.trials})
     paired = "paired " if len(summary.arms) > 1 and repeats > 1 else ""
     where = f"{', '.join(testbeds[:3])} on {', '.join(backends)}"
-    return " · ".join(
-        [summary.campaign, where, ", ".join(traffic[:3]), count(repeats, f"{paired}repeat")]
-    )
+    parts = [summary.campaign, where, ", ".join(traffic[:3]), count(repeats, f"{paired}repeat")]
+    return " · ".join(filter(None, parts))
 
 
 def _traffic_words(pattern: PatternSpec, *, varies: bool) -> str:
@@ -124,7 +125,8 @@ def condition_scorecard(condition: Condition, summary: Summary) -> Scorecard | N
 def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
     """Return the metrics of the rows: those that judge, then those in which arms differ."""
     chosen = list(judge)
-    for key in SCORECARD:
+    own = [metric.key for metric in METRICS.own if metric.compared]
+    for key in (*own, *SCORECARD):
         differ = any(c.metric == key and not c.identical for c in condition.comparisons)
         if key not in chosen and differ:
             chosen.append(key)
@@ -238,12 +240,12 @@ def _load(summary: Summary) -> Iterator[TrustItem]:
     }
     if not shares:
         return
-    least = min(shares, key=lambda name: shares[name])
-    enough = shares[least] >= _DELIVERED
-    where = "" if len(shares) < 2 or enough else f", least with {least}"
-    loads = [quantity(values[least], "share") for values in (delivered, offered)]
+    lowest = min(shares, key=lambda name: shares[name])
+    enough = shares[lowest] >= _DELIVERED
+    where = "" if len(shares) < 2 or enough else f", least with {lowest}"
+    loads = [quantity(values[lowest], "share") for values in (delivered, offered)]
     yield TrustItem(
-        f"{shares[least]:.0%}",
+        f"{shares[lowest]:.0%}",
         f"of the offered load delivered ({' of '.join(loads)} of line rate{where})",
         "plain" if enough else "warning",
     )
@@ -277,7 +279,7 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
         if item.judged and not item.identical
     ]
     known = [half for half in halves if math.isfinite(half)]
-    if known:
+    if known and max(known) >= _MIN_RESOLUTION:
         yield TrustItem(f"differences below {percent_change(max(known))}", "could not be seen")
 
 
