@@ -121,9 +121,9 @@ def packet_hops(
     `acks` is how many acknowledgements a data packet of TCP causes; they cross as many links.
     """
     hosts = testbed.hosts
-    pairs, which = np.unique(np.stack([schedule.src, schedule.dst]), axis=1, return_inverse=True)
-    hops = np.array([paths.path(hosts[a], hosts[b]).hops for a, b in pairs.T.tolist()], dtype=int)
-    hops = hops[which.ravel()]
+    codes, which = np.unique(schedule.src * len(hosts) + schedule.dst, return_inverse=True)
+    pairs = [divmod(code, len(hosts)) for code in codes.tolist()]
+    hops = np.array([paths.path(hosts[a], hosts[b]).hops for a, b in pairs], dtype=int)[which]
     nic = trial.host.roce
     if nic is None:
         packets = -(-schedule.size_bytes // testbed.mss_bytes)
