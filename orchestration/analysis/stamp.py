@@ -16,6 +16,7 @@ import numpy as np
 from inventory.routing import ideal_times_ns
 from inventory.unused_settings import unused_settings
 from orchestration.analysis.counters import UNUSED, check_delivered, check_marks, check_rates
+from orchestration.analysis.finite_starvation import check_finite_starvation
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.overload import check_overload
 from orchestration.analysis.starvation import check_starvation
@@ -281,6 +282,9 @@ _CHECKS: dict[str, _Check] = {
     "bytes delivered": _delivered,
     "drops": _drops,
     "starvation": lambda case: check_starvation(
+        case.trial, case.testbed, case.schedule, ends_of(case.record), case.record.ports
+    ),
+    "starvation of flows that end": lambda case: check_finite_starvation(
         case.trial, case.testbed, case.schedule, ends_of(case.record), case.record.ports
     ),
     "load": lambda case: check_overload(

@@ -36,9 +36,9 @@ STARVED_BELOW = 0.1
 # A flow is checked if it sends for so many base RTTs and could send so many packets: with fewer,
 # its start or a single loss decides what it receives. A wait in the longest queue may last no more
 # than `STARVED_BELOW` of that time, because packets that wait there are not withheld.
-_MIN_ROUND_TRIPS, _MIN_PACKETS = 100, 100
+MIN_ROUND_TRIPS, MIN_PACKETS = 100, 100
 # Flows receive similar shares if none of them receives less than this part of their mean.
-_SIMILAR = 0.5
+SIMILAR = 0.5
 
 _Group = tuple[str, ...]
 
@@ -88,16 +88,16 @@ def measure_shares(
     fair = _fair_bps(trial, testbed, schedule, ends, roce) * sends_ns / 8e9
     judged = long_lived & np.isfinite(accepted)
     min_ns = (
-        _MIN_ROUND_TRIPS * base_rtt_ns(testbed) + _longest_wait_ns(testbed, ports) / STARVED_BELOW
+        MIN_ROUND_TRIPS * base_rtt_ns(testbed) + longest_wait_ns(testbed, ports) / STARVED_BELOW
     )
     judged &= sends_ns >= min_ns
-    judged &= fair >= _MIN_PACKETS * roce.payload_bytes
+    judged &= fair >= MIN_PACKETS * roce.payload_bytes
     if not judged.any():
         return None
     return Shares(judged, accepted, fair, _slow(testbed, schedule, ends, judged, accepted))
 
 
-def _longest_wait_ns(testbed: Testbed, ports: Samples) -> float:
+def longest_wait_ns(testbed: Testbed, ports: Samples) -> float:
     """Return how long the longest sampled queue takes to drain, in ns."""
     if not len(ports.t_ns):
         return 0.0
@@ -118,7 +118,7 @@ def _slow(
     hosts = len(testbed.hosts)
     got = np.bincount(schedule.dst, np.where(judged, accepted, 0.0), hosts)
     mean = got / np.maximum(np.bincount(schedule.dst, judged, hosts), 1)
-    return np.asarray((accepted >= _SIMILAR * mean[schedule.dst]) & (ends.retransmits == 0))
+    return np.asarray((accepted >= SIMILAR * mean[schedule.dst]) & (ends.retransmits == 0))
 
 
 def _findings(
@@ -162,17 +162,19 @@ def _fair_bps(
     ended = (ends.status == DONE) & (ends.end_ns <= begin_ns)
     finite = ~long_lived & (schedule.start_ns < stop_ns) & ~ended
     packet = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + testbed.framing_bytes
-    fabric = _Fabric(testbed)
+    fabric = PossiblePorts(testbed)
     count = fabric.per_port(schedule, long_lived.astype(np.float64))
     taken = fabric.per_port(schedule, np.where(finite, schedule.size_bytes, 0.0))
     rate_bps = np.array([port.rate_bps for port in testbed.ports], dtype=np.float64)
     payload_bps = rate_bps * roce.payload_bytes / packet
     left_bps = np.maximum(payload_bps - taken * 8e9 / (stop_ns - begin_ns), 0.0)
     fair_bps = fabric.minimum(schedule, left_bps / np.maximum(count, 1.0))
-    return np.minimum(fair_bps * _weights(trial, testbed, schedule), _max_bps(testbed, roce))
+    return np.minimum(
+        fair_bps * class_weights(trial, testbed, schedule), max_rate_bps(testbed, roce)
+    )
 
 
-def _weights(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
+def class_weights(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
     """Return the share of a port of each flow's traffic class when all classes have packets."""
     if not testbed.classes:
         return np.ones(len(schedule))
@@ -184,7 +186,7 @@ def _weights(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
     return np.array(patterns)[schedule.klass]
 
 
-def _max_bps(testbed: Testbed, roce: RoceSpec) -> float:
+def max_rate_bps(testbed: Testbed, roce: RoceSpec) -> float:
     """Return the highest rate that a flow may have by its window and its congestion control."""
     window, max_bps = window_bytes(testbed, roce), math.inf
     if window:
@@ -196,7 +198,14 @@ def _max_bps(testbed: Testbed, roce: RoceSpec) -> float:
     return min(max_bps, mbps * 1e6) if mbps else max_bps
 
 
-class _Fabric:
+def _grouped(keys: Ints) -> dict[int, Ints]:
+    """Return the indices at which each value stands, by the value."""
+    order = np.argsort(keys, kind="stable")
+    values, first = np.unique(keys[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, first[1:]), strict=True))
+
+
+class PossiblePorts:
     """The ports by which packets between hosts may leave, on all equal paths."""
 
     def __init__(self, testbed: Testbed) -> None:
@@ -232,6 +241,24 @@ class _Fabric:
         far = np.array([values[ports].min() for ports in self._last])
         ends = np.minimum(near[schedule.src], far[schedule.dst])
         return np.asarray(np.minimum(ends, inner[pairs]), dtype=np.float64)
+
+    def of_flow(self, schedule: Schedule, flow: int) -> list[int]:
+        """Return the ports by which a flow may leave: its hosts' own, and those between."""
+        src, dst = int(schedule.src[flow]), int(schedule.dst[flow])
+        pair = int(self._group[src]) * len(self._groups) + int(self._group[dst])
+        return [*self._nics[src], *self._last[dst], *self._inner(pair)]
+
+    def users(self, schedule: Schedule) -> dict[int, Ints]:
+        """Return the flows that may leave by each port, by the port's index."""
+        users: dict[int, Ints] = {}
+        for hosts, ports_of in ((schedule.src, self._nics), (schedule.dst, self._last)):
+            for host, flows in _grouped(hosts).items():
+                users |= dict.fromkeys(ports_of[host], flows)
+        between: dict[int, list[Ints]] = {}
+        for pair, flows in _grouped(self._pairs(schedule)).items():
+            for port in self._inner(pair):
+                between.setdefault(port, []).append(flows)
+        return users | {port: np.concatenate(flows) for port, flows in between.items()}
 
     def _pairs(self, schedule: Schedule) -> Ints:
         src, dst = self._group[schedule.src], self._group[schedule.dst]

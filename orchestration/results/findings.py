@@ -70,6 +70,12 @@ _FINDING_ROWS = (
      "with `allow_starvation`",
      "look at drops, pauses, thresholds and `roce.timeout`; `allow_starvation: true` makes it a "
      "result"),
+    ("starvation of flows that end", "finite-flows-starved", _W,
+     "a twentieth or more of the flows that ended, have 100 packets or more and took as long as a "
+     "lasting flow is judged by received, while others competed, less than a tenth of the least "
+     "equal share of the ports by which they may leave; with TCP, too",
+     "look at the rates that congestion control allowed (a slow recovery after a cut), at "
+     "timeouts, drops and pauses"),
     ("load", "overload", _W,
      "less than 80 % of the payload offered in the measured time was delivered in it, and flows "
      "that began before its last tenth still hold over 10 % of it; only of load of which each half "
