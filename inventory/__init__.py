@@ -22,5 +22,6 @@ __all__ = [
     "summary",
     "testbed_json",
     "unused_settings",
+    "variant",
     "yamltree",
 ]

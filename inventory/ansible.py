@@ -38,6 +38,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack, switch_system
 from inventory.schema import MAX_CLASSES
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
+from inventory.variant import is_path, relative_to, split_name
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import Code
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, Testbed
@@ -243,11 +244,9 @@ def _address_problems(
 
 
 def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
-    is_path = "/" in named or named.endswith((".yml", ".yaml"))
-    file = path.parent / named if is_path else None
+    file = path.parent / split_name(named)[0] if is_path(named) else None
     try:
-        # `load_testbed` recognises a path without a folder by its ending.
-        return load_testbed(str(file) if file else named)
+        return load_testbed(relative_to(str(path.parent), named))
     except InputError as error:
         if file is not None and file.is_file():
             raise

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -16,14 +14,13 @@ from inventory.ansible_schema import ACCESS, COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
 from inventory.strictyaml import Document
+from inventory.yamltree import flow
 from orchestration.core.errors import InputError
 from orchestration.core.topology import ETHERNET_FRAMING_BYTES, Testbed
 from orchestration.core.units import format_duration, format_rate, format_size
 
 # Enough digits for any whole number of the base unit.
 _DIGITS = 12
-_PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./~@-]*")
-_NOT_TEXT = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
 # Variables that are written once if all devices share them.
 _SHARED = (
     "ansible_user",
@@ -207,21 +204,6 @@ def _device_lines(
         lines.append("          closloop_links:")
         lines += [f"            - {flow(link)}" for link in links]
     return lines
-
-
-def flow(value: Any) -> str:
-    """Return a value of mappings, lists, text, numbers and None as one line of YAML."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
-        quantity = re.fullmatch(r"[0-9.]+[A-Za-z]+", value)
-        address = re.fullmatch(r"[0-9]+(\.[0-9]+){3}", value)
-        # A JSON string is also one of YAML.
-        return value if plain or quantity or address else json.dumps(value, ensure_ascii=False)
-    return json.dumps(value)
 
 
 def _buffer_bytes(testbed: Testbed) -> int:

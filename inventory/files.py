@@ -6,12 +6,14 @@ extend another; a field then replaces the other file's whole field:
     like: graphcc
     name: graphcc-pfc
     switch: {buffer: 32MB, alpha: 1/8, pfc: [3]}     # takes the place of `buffer`
+
+The same fields may be part of a testbed's name (`inventory.variant`) or of a campaign.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import resources
@@ -29,14 +31,14 @@ from inventory.schema import (
     TestbedFile,
     slow_link_problems,
 )
-from inventory.strictyaml import Document, Loc, in_order, read, suggest
+from inventory.strictyaml import Document, Loc, in_order, parse, read, suggest, without_nones
+from inventory.variant import LIKE, is_path, own_name, split_name, variant_name
 from orchestration.core import plugins
 from orchestration.core.errors import InputError, Problem, unwritable
 from orchestration.core.problems import unknown
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed, reachable
 from orchestration.core.units import format_duration, format_size, parse_duration_ns
 
-LIKE = "like"
 # A file has one of the two: the buffer of each port, or that of each switch. So a field replaces
 # the other one of an extended file, too.
 _EXCLUSIVE = {"switch": "buffer", "buffer": "switch"}
@@ -55,11 +57,19 @@ def load_testbed(name_or_path: str) -> Testbed:
     """Return a testbed of the package by name, or a user's own by the path of its file.
 
     A name with a `/`, or that ends in .yml or .yaml, is a path. An installed package can offer a
-    testbed as an entry point of `closloop.testbeds` that holds its file's path. Raises InputError
-    for an unknown name, and for a bad file with all its problems.
+    testbed as an entry point of `closloop.testbeds` that holds its file's path. Replaced fields may
+    follow, as in `graphcc {buffer: 8MB}`. Raises InputError for an unknown name, and for a bad file
+    with all its problems.
     """
-    with _testbed_path(name_or_path) as path:
-        return _load(path)
+    return _load(_read_named(name_or_path))
+
+
+def load_variant(document: Document, folder: Path) -> Testbed:
+    """Return the testbed that the mapping `{like: NAME, field: value, …}` describes.
+
+    A path in `like` starts in `folder`. Raises InputError with all problems, each at its line.
+    """
+    return _load(_variant(document, folder))
 
 
 def testbed_text(name_or_path: str) -> str:
@@ -67,19 +77,20 @@ def testbed_text(name_or_path: str) -> str:
 
     A file that is `like` another is returned with all fields of both.
     """
-    with _testbed_path(name_or_path) as path:
-        if LIKE not in read(path).data:
-            return path.read_text(encoding="utf-8")
-        yaml = YAML()
-        yaml.width = 4096
-        written = io.StringIO()
-        yaml.dump(_read(path).data, written)
-        return written.getvalue()
+    if not split_name(name_or_path)[1]:
+        with _testbed_path(name_or_path) as path:
+            if LIKE not in read(path).data:
+                return path.read_text(encoding="utf-8")
+    yaml = YAML()
+    yaml.width = 4096
+    written = io.StringIO()
+    yaml.dump(_read_named(name_or_path).data, written)
+    return written.getvalue()
 
 
 @contextmanager
 def _testbed_path(name_or_path: str) -> Iterator[Path]:
-    if "/" in name_or_path or name_or_path.endswith((".yml", ".yaml")):
+    if is_path(name_or_path):
         yield Path(name_or_path)
         return
     known = known_testbeds()
@@ -93,13 +104,55 @@ def _testbed_path(name_or_path: str) -> Iterator[Path]:
         yield folder / f"{name_or_path}.yml"
 
 
+def _read_named(name: str) -> Document:
+    """Return the data of a testbed that is named as for `load_testbed`."""
+    base, fields = split_name(name)
+    if not fields:
+        with _testbed_path(name) as path:
+            return _read(path)
+    document = parse(fields, name)
+    return _variant(replace(document, data={**document.data, LIKE: base}), Path())
+
+
+def _variant(document: Document, folder: Path) -> Document:
+    """Return the data of a mapping with `like`, and with a name of its own."""
+    whole = _extended(document, folder / "testbed", (), _merged)
+    whole = replace(whole, data=without_nones(whole.data, TestbedFile))
+    fields = split_name(variant_name(document.data))[1]
+    if "name" in document.data or not fields:
+        return whole
+    return replace(whole, data={**whole.data, "name": own_name(str(whole.data["name"]), fields)})
+
+
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
-    """Return a testbed file's data, with the fields of the file that it is `like`.
+    """Return a testbed file's data, with the fields of the file that it is `like`."""
+    return _extended(read(path), path, seen)
+
+
+def _replaced(base: object, own: object) -> object:
+    """Return what a field of a file has: its own value, not that of the file it is `like`."""
+    return own
+
+
+def _merged(base: object, own: object) -> object:
+    """Return what a field of a variant has: a mapping replaces only the fields that it has."""
+    if not (isinstance(base, dict) and isinstance(own, dict)):
+        return own
+    return {**base, **{key: _merged(base.get(key), value) for key, value in own.items()}}
+
+
+def _extended(
+    document: Document,
+    path: Path,
+    seen: tuple[Path, ...],
+    combine: Callable[[object, object], object] = _replaced,
+) -> Document:
+    """Return the data of a testbed file at `path` with the fields of the file that it is `like`.
 
     Paths in `like` start in the file's folder. Lines are those of the file itself. `seen` are the
-    files that were read before this one, to find a loop.
+    files that were read before this one, to find a loop. `combine` returns the value of a field,
+    given those of the other file and of this one.
     """
-    document = read(path)
     if LIKE not in document.data:
         return document
     named = document.data[LIKE]
@@ -108,7 +161,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
         remedy = "write a testbed's name or a file's path: like: graphcc"
         raise InputError([document.problem((LIKE,), what, remedy)])
     here = (*seen, path.resolve())
-    if named.endswith((".yml", ".yaml")) or "/" in named:
+    if is_path(named):
         named = str(path.parent / named)
     with ExitStack() as stack:
         try:
@@ -122,11 +175,12 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
     own = {key: value for key, value in document.data.items() if key != LIKE}
     replaced = {_EXCLUSIVE[key] for key in own if key in _EXCLUSIVE}
     data = {key: value for key, value in base.items() if key not in replaced}
+    own = {key: combine(data.get(key), value) for key, value in own.items()}
     return replace(document, data={**data, **own})
 
 
-def _load(path: Path) -> Testbed:
-    document = _read(path)
+def _load(document: Document) -> Testbed:
+    """Return the testbed of a file's data. Raises InputError with all of its problems."""
     checked, problems = switch_file.with_port_buffer(document).check(TestbedFile)
     if checked is None:
         raise InputError(in_order(problems))

@@ -31,6 +31,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
+from pydantic.fields import FieldInfo
 
 from inventory import yamltree
 from orchestration.core.congestion import all_controls
@@ -115,6 +116,51 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+# What a file writes for a default that is nothing, such as no limit or no probes.
+NONE = "none"
+# Mark a text whose default, "", is nothing, and a field whose default is empty but means something.
+NOTHING, SOMETHING = object(), object()
+
+
+def none_is_default(field: FieldInfo) -> bool:
+    """Return whether `none` says a field's default: no value, no items, or 0 of a quantity."""
+    default = field.default
+    empty = default is None or default == () or (type(default) is int and default == 0)
+    return NOTHING in field.metadata or (empty and SOMETHING not in field.metadata)
+
+
+def without_nones(data: Any, model: type[BaseModel], loc: Loc = ()) -> Any:
+    """Return a file's data without the fields that say their default by `none`.
+
+    `data` is at `loc` in a file of the schema `model`.
+    """
+    if isinstance(data, list):
+        return [without_nones(item, model, (*loc, index)) for index, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    left_out = _left_out(data, _models_at(model, loc)) if NONE in data.values() else ()
+    return {
+        key: without_nones(value, model, (*loc, key))
+        for key, value in data.items()
+        if key not in left_out
+    }
+
+
+def _left_out(data: dict[str, Any], owners: list[type[BaseModel]]) -> set[str]:
+    """Return the fields in `data` that say their default by `none`, as one of `owners` has it."""
+    of_kind = [owner for owner in owners if data.get("kind") in _kinds(owner)]
+    fields = {
+        field.alias or name: field
+        for owner in of_kind or owners
+        for name, field in owner.model_fields.items()
+    }
+    return {
+        key
+        for key, value in data.items()
+        if value == NONE and key in fields and none_is_default(fields[key])
+    }
+
+
 def read(path: str | Path) -> Document:
     """Read a YAML file. Raises InputError if it cannot be read or is not YAML."""
     try:
@@ -175,6 +221,15 @@ class Document:
     def at(self, loc: Loc, problem: Problem) -> Problem:
         """Return a problem as one of the value at `loc`; its former position goes into its text."""
         return Problem(self.where(loc), *problem.parts)
+
+    def inside(self, loc: yamltree.Path) -> Document:
+        """Return the mapping at `loc` as a document, whose problems have the lines of this one."""
+        data: Any = self.data
+        for part in loc:
+            data = data[part]
+        lines = {path[len(loc) :]: n for path, n in self.lines.items() if path[: len(loc)] == loc}
+        own_line = int(self.where(loc).rpartition(":")[2])
+        return Document(self.name, data, {**lines, (): own_line})
 
     def check(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
         """Return the validated model, None if the file does not fit it, and the problems.
@@ -269,7 +324,7 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
     error, loc, value = details["type"], details["loc"], details["input"]
     context = details.get("ctx", {})
     if error == "extra_forbidden":
-        owners = models_at(model, loc[:-1])
+        owners = _models_at(model, loc[:-1])
         known = list(dict.fromkeys(name for owner in owners for name in field_names(owner)))
         problem = unknown(
             where, f"unknown field {loc[-1]!r}", str(loc[-1]), known, "remove it or use one of "
@@ -279,7 +334,7 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
         remedy = f"add it{_described(model, loc)}"
         return Problem(where, f"missing field {loc[-1]!r}", remedy, Code.MISSING_FIELD)
     if error == "union_tag_not_found":
-        known = [kind for owner in models_at(model, loc) for kind in kinds_of(owner)]
+        known = [kind for owner in _models_at(model, loc) for kind in _kinds(owner)]
         what = f"missing field {context['discriminator']}"
         return Problem(where, what, f"use one of {', '.join(known)}", Code.MISSING_FIELD)
     if error == "union_tag_invalid":
@@ -311,14 +366,14 @@ def _shown(value: object) -> str:
 
 
 def _described(model: type[BaseModel], loc: Loc) -> str:
-    for owner in models_at(model, loc[:-1]):
+    for owner in _models_at(model, loc[:-1]):
         field = owner.model_fields.get(str(loc[-1]))
         if field is not None and field.description:
             return f": {field.description}"
     return ""
 
 
-def models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
+def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
     """Return the models that may be at `loc`, starting from `model`."""
     here = _alternatives(model)
     for part in loc:
@@ -332,7 +387,7 @@ def models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
             elif isinstance(part, int) and get_args(kind):
                 inner += _alternatives(get_args(kind)[0])
         # A part that is not a field or an item is the tag of a union: it selects a model.
-        here = inner or [kind for kind in here if part in kinds_of(kind)] or here
+        here = inner or [kind for kind in here if part in _kinds(kind)] or here
     return [kind for kind in here if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
@@ -347,7 +402,7 @@ def _alternatives(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def kinds_of(model: Any) -> list[str]:
+def _kinds(model: Any) -> list[str]:
     """Return the values of a model's `kind`, the discriminator of its union."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []

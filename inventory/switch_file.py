@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from inventory.strictyaml import Document, Duration, Loc, Size, StrictModel, suggest
+from inventory.strictyaml import SOMETHING, Document, Duration, Loc, Size, StrictModel, suggest
 from orchestration.core.errors import Problem
 from orchestration.core.parts import (
     DEFAULT_WATCHDOG_NS,
@@ -71,10 +71,12 @@ class Switch(StrictModel):
         default=(), description="the lossless classes, by name or number, like [rdma]"
     )
     headroom: Annotated[
-        Size | None, BeforeValidator(lambda value: None if value == "auto" else value)
+        Size | None,
+        BeforeValidator(lambda value: None if value == "auto" else value),
+        SOMETHING,
     ] = None
     xoff: Size = Field(default=0, description="a fixed limit in place of alpha, like 30KB")
-    xon_offset: Size | None = None
+    xon_offset: Annotated[Size | None, SOMETHING] = None
     quanta: Annotated[int, Field(ge=1, le=MAX_QUANTA)] = MAX_QUANTA
     watchdog: Watchdog = Watchdog()
 

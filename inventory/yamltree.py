@@ -1,4 +1,4 @@
-"""Converts YAML text to plain data, with the line of every key and item.
+"""Converts YAML text to plain data, with the line of every key and item, and data to text.
 
 Only YAML 1.2's core schema is used: `yes`, `on` and dates are text. Duplicate keys, tags, anchors,
 aliases and keys that are not text are faults. All of them are reported, not only the first. Size,
@@ -7,8 +7,9 @@ depth and the number of faults are bounded, so that no file makes the reader han
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,25 @@ _INT = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 _OCTAL = re.compile(r"0o[0-7]{1,30}")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,30}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+
+# Text that needs no quotes, also where YAML 1.1 is read: words, quantities, fractions, addresses.
+_PLAIN = re.compile(
+    r"[A-Za-z/~][A-Za-z0-9_./~@-]*|[0-9.]+[A-Za-z]+|[0-9]+/[0-9]+|[0-9]+(\.[0-9]+){3}"
+)
+_NOT_TEXT = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"))
+
+
+def flow(value: Any) -> str:
+    """Return a value of mappings, lists, text, numbers and None as one line of YAML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
+        # A JSON string is also one of YAML.
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
 
 
 def parse(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int], list[Problem]]:

@@ -26,7 +26,7 @@ from inventory import strictyaml  # noqa: E402
 from orchestration.analysis.metrics import CATALOGUE, METRICS  # noqa: E402
 from orchestration.campaign import hosts, repeats, schema, streams  # noqa: E402
 from orchestration.campaign.controls import Program, format_parameter  # noqa: E402
-from orchestration.campaign.fields import NONE, name_as_mapping, none_is_default  # noqa: E402
+from orchestration.campaign.fields import like_as_mapping, name_as_mapping  # noqa: E402
 from orchestration.campaign.load_balancing import LoadBalancing, Timeouts  # noqa: E402
 from orchestration.campaign.patterns import Driver, Pattern, pattern_model  # noqa: E402
 from orchestration.cli.verbs import load, verbs  # noqa: E402
@@ -164,7 +164,7 @@ def _validated(function: Any) -> tuple[str, str]:
         return listed(closure["known"]()), ""
     if "names" in closure:
         return listed(closure["names"]), ""
-    if function in (name_as_mapping, hosts.kind_as_mapping, hosts._set):
+    if function in (name_as_mapping, like_as_mapping, hosts.kind_as_mapping, hosts._set):
         return "text, or mapping", ""
     if "remedy" not in closure:
         return "", ""
@@ -184,7 +184,7 @@ def rows_of(model: type[BaseModel], leave_out: Iterable[str] = ()) -> Iterator[C
         kind = kind_of(field.annotation, field.metadata)
         value = ", ".join(dict.fromkeys((kind.words, *kind.bounds)))
         default = "required" if field.is_required() else _default(field.default, kind)
-        default = default or (code(NONE) if none_is_default(field) else "")
+        default = default or (code(strictyaml.NONE) if strictyaml.none_is_default(field) else "")
         yield code(name_in_file), value, default, field.description or ""
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inventory.strictyaml import Loc
+from inventory.variant import DESCRIPTIVE_FIELDS
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.located_problem import Fields, LocatedProblem
-from orchestration.campaign.schema import CampaignFile
+from orchestration.campaign.schema import CampaignFile, NamedTestbed
 from orchestration.core.capabilities import Capabilities, Mode, capabilities
 from orchestration.core.congestion import roce_controls
 from orchestration.core.topology import Testbed
@@ -86,6 +87,22 @@ def check_capabilities(campaign: Fields, testbed: Testbed | None) -> Iterator[Lo
         required = [real]
     for requirement in required:
         yield from chosen.check(requirement, others)
+    if chosen.backend.on_rack and "testbed" in campaign:
+        yield from _check_replaced_fields(campaign["testbed"], chosen.backend)
+
+
+def _check_replaced_fields(
+    testbed: NamedTestbed, backend: Capabilities
+) -> Iterator[LocatedProblem]:
+    """Report fields of a testbed that a campaign replaces: a rack's devices stay as they are."""
+    for name in testbed.model_extra or {}:
+        if name not in DESCRIPTIVE_FIELDS:
+            yield LocatedProblem(
+                ("testbed", name),
+                f"the {backend.name} backend runs on a rack as it is, and cannot replace the "
+                f"testbed's {name!r}",
+                "name the rack's testbed alone, or run it --on emulated",
+            )
 
 
 def _requirements(campaign: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Requirement]:

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import get_args
 
-from inventory.files import load_testbed
-from inventory.strictyaml import Document, in_order, read
+from inventory.files import load_testbed, load_variant
+from inventory.strictyaml import Document, in_order, read, without_nones
 from orchestration.campaign import checks, limits, schema, search_result
 from orchestration.campaign.factors import Factors, Level, read_factors, substitute_levels
-from orchestration.campaign.fields import resolve_path, without_nones
+from orchestration.campaign.fields import testbed_name
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.problems import of_value
@@ -83,7 +83,7 @@ class Cell:
     @property
     def testbed_name(self) -> str:
         """The testbed's name or path, as trials have it."""
-        return resolve_path(self.folder, self.file.testbed)
+        return testbed_name(self.folder, self.file.testbed.fields)
 
 
 def read_cells(
@@ -146,7 +146,7 @@ def check_cells(
         problems += [problem for problem in of_cell if not factors.explains(problem)]
         if file is not None:
             with suppress(InputError):  # no such testbed, which is among the problems
-                testbed = load(resolve_path(folder, file.testbed))
+                testbed = load(testbed_name(folder, file.testbed.fields))
                 too_large = tuple(limits.size_problems(resolved, file, testbed, folder))
                 locations = {
                     tuner.called: document.where(("tuners", index)[: 1 if tuners else 2])
@@ -187,11 +187,22 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
     folder = os.path.dirname(document.name)
     testbed: Testbed | None = None
     problems: list[Problem] = []
-    name = document.data.get("testbed")
-    if isinstance(name, str):
+    if name := testbed_name(folder, document.data.get("testbed")):
         try:
-            testbed = load(resolve_path(folder, name))
+            testbed = load(name)
         except InputError as error:
-            problems += [document.at(("testbed",), problem) for problem in error.problems]
+            problems += _testbed_problems(document, error)
     located = checks.check(document.data, testbed, folder)
     return problems + [document.problem(*problem) for problem in located]
+
+
+def _testbed_problems(document: Document, error: InputError) -> Iterable[Problem]:
+    """Return the problems of a testbed that cannot be loaded, at the lines of the campaign."""
+    loc = ("testbed",)
+    if isinstance(document.data["testbed"], str):
+        return [document.at(loc, problem) for problem in error.problems]
+    try:
+        load_variant(document.inside(loc), Path(document.name).parent)
+    except InputError as located:
+        return located.problems
+    return []

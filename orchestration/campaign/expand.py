@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inventory.variant import split_name
 from orchestration.campaign import schema
 from orchestration.campaign.cells import Cell, read_cells
 from orchestration.campaign.fields import (
@@ -244,9 +245,10 @@ def _fault(fault: schema.Fault) -> FaultSpec:
 def _traffic_digests(testbed: str, traffic: Sequence[PatternSpec], repeat: int) -> dict[str, str]:
     """Return the digests of the files that a trial's testbed, workloads and traces are in."""
     workloads = [workload for spec in traffic for workload in spec.named("workload")]
+    base, _ = split_name(testbed)
     traces = {path for spec in traffic for path in spec.named("file")}
     return {
-        **{path: sha256_of(path) for path in (testbed, *workloads) if is_path(path)},
+        **{path: sha256_of(path) for path in (base, *workloads) if is_path(path)},
         **{path: sha256_of(of_repeat(path, repeat)) for path in sorted(traces)},
     }
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator
 
-from inventory.strictyaml import Duration, Loc, Size, kinds_of, matching, models_at, must
+from inventory.strictyaml import Duration, Size, matching, must
+from inventory.variant import LIKE, relative_to, variant_name
 from orchestration.core import plugins
 from orchestration.core.knobs import KNOBS
 from orchestration.core.problems import WrongValue
@@ -22,58 +22,29 @@ from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_si
 _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
 
 
-# What a file writes for a default that is nothing, such as no limit or no probes.
-NONE = "none"
-# Mark a text whose default, "", is nothing, and a field whose default is empty but means something.
-NOTHING, SOMETHING = object(), object()
-
-
-def none_is_default(field: FieldInfo) -> bool:
-    """Return whether `none` says a field's default: no value, no items, or 0 of a quantity."""
-    default = field.default
-    empty = default is None or default == () or (type(default) is int and default == 0)
-    return NOTHING in field.metadata or (empty and SOMETHING not in field.metadata)
-
-
-def without_nones(data: Any, model: type[BaseModel], loc: Loc = ()) -> Any:
-    """Return a file's data without the fields that say their default by `none`.
-
-    `data` is at `loc` in a file of the schema `model`.
-    """
-    if isinstance(data, list):
-        return [without_nones(item, model, (*loc, index)) for index, item in enumerate(data)]
-    if not isinstance(data, dict):
-        return data
-    left_out = _left_out(data, models_at(model, loc)) if NONE in data.values() else ()
-    return {
-        key: without_nones(value, model, (*loc, key))
-        for key, value in data.items()
-        if key not in left_out
-    }
-
-
-def _left_out(data: dict[str, Any], owners: list[type[BaseModel]]) -> set[str]:
-    """Return the fields in `data` that say their default by `none`, as one of `owners` has it."""
-    of_kind = [owner for owner in owners if data.get("kind") in kinds_of(owner)]
-    fields = {
-        field.alias or name: field
-        for owner in of_kind or owners
-        for name, field in owner.model_fields.items()
-    }
-    return {
-        key
-        for key, value in data.items()
-        if value == NONE and key in fields and none_is_default(fields[key])
-    }
-
-
 def resolve_path(folder: str, name: str) -> str:
-    """Return a testbed's or workload's name unchanged, and a path resolved against `folder`."""
+    """Return a workload's name unchanged, and a path resolved against `folder`."""
     return os.path.normpath(os.path.join(folder, name)) if is_path(name) else name
 
 
+def testbed_name(folder: str, value: object) -> str:
+    """Return the name of the testbed that a file's field `testbed` describes, "" if it is wrong.
+
+    It is a name, a path, or a mapping of replaced fields (`inventory.variant`); paths start in
+    `folder`.
+    """
+    if isinstance(value, dict):
+        value = variant_name(value) if isinstance(value.get(LIKE), str) else ""
+    return relative_to(folder, value) if isinstance(value, str) else ""
+
+
+def like_as_mapping(value: object) -> object:
+    """Return `{"like": value}` for a testbed's name, and anything else unchanged."""
+    return {LIKE: value} if isinstance(value, str) else value
+
+
 def is_path(name: str) -> bool:
-    """Return whether the name of a testbed, workload or checkpoint is the path of a user's file."""
+    """Return whether the name of a workload or checkpoint is the path of a user's file."""
     return "/" in name or name.endswith((".csv", ".yml", ".yaml", ".safetensors"))
 
 

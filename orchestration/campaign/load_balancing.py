@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from inventory.routing import next_hops
-from inventory.strictyaml import Duration, StrictModel, must, one_of
-from orchestration.campaign.fields import SOMETHING
+from inventory.strictyaml import SOMETHING, Duration, StrictModel, must, one_of
 from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.core.load_balancing import (
     KINDS,

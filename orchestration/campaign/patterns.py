@@ -15,10 +15,17 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model
 from pydantic import Field as InFile
 
-from inventory.strictyaml import CongestionControlName, Duration, Rate, Size, StrictModel, suggest
+from inventory.strictyaml import (
+    NOTHING,
+    CongestionControlName,
+    Duration,
+    Rate,
+    Size,
+    StrictModel,
+    suggest,
+)
 from orchestration.campaign.fields import (
     NOT_EMPTY,
-    NOTHING,
     POSITIVE,
     Load,
     is_path,

@@ -14,17 +14,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
-from inventory.strictyaml import Duration, StrictModel, suggest
+from inventory.strictyaml import SOMETHING, Duration, StrictModel, must, suggest
+from inventory.variant import split_name
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
     NOT_EMPTY,
-    SOMETHING,
     FolderName,
     NotNegative,
     Positive,
     PositiveDuration,
     Sha256,
     Share,
+    like_as_mapping,
     name_as_mapping,
     read_param,
     text_as_list,
@@ -110,6 +111,28 @@ class Tuner(StrictModel):
 NamedTuner = Annotated[Tuner, BeforeValidator(name_as_mapping)]
 
 
+_WITHOUT_FIELDS = must(
+    lambda name: not split_name(name)[1],
+    "testbed {!r} has replaced fields in its name",
+    "write them as a mapping: {like: graphcc, buffer: 8MB}",
+)
+
+
+class NamedTestbed(StrictModel):
+    """A testbed by name or path. Fields of its file that are replaced are beside `like`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    like: Annotated[str, _WITHOUT_FIELDS] = Field(
+        description="a name, like graphcc, or a file's path"
+    )
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields, as the file has them."""
+        return {"like": self.like, **(self.model_extra or {})}
+
+
 class ParentTrial(StrictModel):
     """A recorded trial, and the tuner's label, repeat and seed of the trial that replays it."""
 
@@ -142,7 +165,10 @@ class CampaignFile(StrictModel):
     """
 
     campaign: FolderName = Field(description="the name of its run folder")
-    testbed: str = Field(description="its name, like graphcc, or its file's path")
+    testbed: Annotated[NamedTestbed, BeforeValidator(like_as_mapping)] = Field(
+        description="its name, like graphcc, its file's path, or a mapping that replaces some of "
+        "its file's fields: {like: graphcc, buffer: 8MB}"
+    )
     backend: Annotated[str, AfterValidator(check_backend)] = Field(
         default="emulated", description="where trials run; the option --on overrules it"
     )

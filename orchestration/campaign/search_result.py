@@ -24,7 +24,7 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from inventory.strictyaml import Document, Loc, StrictModel, read
-from orchestration.campaign.fields import resolve_file, resolve_path
+from orchestration.campaign.fields import resolve_file, testbed_name
 from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import Code
@@ -284,11 +284,9 @@ def _check_testbed(
     document: Document, loc: Loc, name: str, result: SearchResult, load: Callable[[str], Testbed]
 ) -> None:
     """Raise InputError if the campaign's testbed is not one that was searched on."""
-    testbed_name = document.data.get("testbed")
-    if not isinstance(testbed_name, str):
-        return
+    named = testbed_name(os.path.dirname(document.name), document.data.get("testbed"))
     try:
-        testbed = load(resolve_path(os.path.dirname(document.name), testbed_name))
+        testbed = load(named)
     except InputError:
         return  # reported where the testbed is named
     if fabric_digest(testbed) in result.testbeds.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,12 +85,11 @@ def write_inventory(
     """
     from inventory.ansible_text import skeleton
     from inventory.files import load_testbed
+    from inventory.variant import seen_from
 
     loaded = load_testbed(testbed)
-    is_path = "/" in testbed or testbed.endswith((".yml", ".yaml"))
     # In an inventory, a testbed file's path is relative to the inventory's folder.
-    name = os.path.relpath(testbed, out.parent if out else Path()) if is_path else testbed
-    text = skeleton(loaded, name)
+    text = skeleton(loaded, seen_from(str(out.parent) if out else ".", testbed))
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -233,10 +233,11 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
 
 def _cells(campaign: Campaign, made: Plan) -> Table:
     """Return the table of cells; but for the repeats, its figures are of one trial."""
+    from inventory.variant import grouped
     from orchestration.core.units import format_duration, format_size
 
     first = campaign.trials[0]
-    testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
+    testbeds = ", ".join(grouped({trial.testbed for trial in campaign.trials}))
     real = " in real time" if first.clock else ""
     clock = "trial's time" if in_real_time(first) else "virtual time"
     rows = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inventory.files import load_testbed
+from inventory.variant import split_name
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
@@ -54,7 +55,8 @@ def _name(request: ReplayRequest, spec: ReplaySpec) -> str:
         rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
         rates += ["rates"] if request.rate else []
         rates += ["thresholds"] if request.scale_thresholds else []
-        testbed = Path(request.testbed).stem
+        base, fields = split_name(request.testbed)
+        testbed = f"{Path(base).stem} {fields}"
         words = [spec.parent, spec.group_label, "replay", *tuners, testbed, *rates, spec.backend]
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, words)).lower()).strip("-")
     return name[:_NAME_LENGTH].rstrip("-") or "replay"
@@ -80,7 +82,8 @@ def write_replay(
             campaign = spec.write(partial, testbed, name)
             text = "\n".join([*campaign_lines(campaign, TESTBED_FILE), ""])
             (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
-            read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
+            bases = filter(None, [split_name(request.testbed)[0]])
+            read: list[str | Path] = [request.run, *bases]
             _publish(partial, target, out / name, fresh, read)
     except OSError as error:
         raise unwritable(

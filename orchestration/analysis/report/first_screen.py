@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inventory.variant import grouped, short_name
 from orchestration.analysis.answer import (
     answers_of,
     headline,
@@ -59,7 +60,7 @@ def first_screen(summary: Summary) -> list[Headline | Scorecard | Trust]:
 def kicker(summary: Summary) -> str:
     """Return what was compared, where, under which traffic, and how often: one line."""
     first = summary.trials[0].spec
-    testbeds = sorted({trial.spec.testbed.rpartition("/")[2] for trial in summary.trials})
+    testbeds = grouped({short_name(trial.spec.testbed) for trial in summary.trials})
     backends = sorted({trial.spec.backend for trial in summary.trials})
     loads = {trial.spec.traffic for trial in summary.trials}
     traffic = [_traffic_words(pattern, varies=len(loads) > 1) for pattern in first.traffic]

@@ -27,9 +27,9 @@ import typer
 from inventory.addressing import DEFAULT_PREFIX
 from inventory.ansible import load_rack, write_rack
 from inventory.ansible_schema import GROUPS
-from inventory.ansible_text import flow
 from inventory.files import known_testbeds, load_testbed, testbed_text
 from inventory.rack import SONIC_QUEUE, Access, Rack
+from inventory.yamltree import flow
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError, NotReadyError, Problem, raise_any, suggest

@@ -17,11 +17,10 @@ from typing import Annotated
 import typer
 
 from inventory.ansible_schema import GROUPS
-from inventory.ansible_text import flow
 from inventory.files import check_new, load_testbed, write_new
 from inventory.schema import MAX_MTU_BYTES, MIN_MTU_BYTES
 from inventory.strictyaml import in_order
-from inventory.yamltree import MAX_FAULTS
+from inventory.yamltree import MAX_FAULTS, flow
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError, Problem

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from inventory.files import load_testbed
 from orchestration.campaign.expand import Campaign, load_campaign, trial_seed
 from orchestration.campaign.rotation import describe_rotation
 from orchestration.core.errors import InputError, Problem
@@ -346,3 +347,18 @@ def test_a_changed_file_of_the_users_is_another_trial(load: Load, tmp_path: Path
         ids.append(trial.id)
     assert ids[0] == ids[2]
     assert ids[0] != ids[1]
+
+
+def test_a_testbed_with_replaced_fields_is_in_the_trial_whole(load: Load, tmp_path: Path) -> None:
+    """It is known by its name, and by the digest of the file that it is like."""
+    own = tmp_path / "own.yml"
+    ids = {}
+    for buffer in ("4MB", "5MB"):
+        own.write_text(f"like: graphcc\nname: own\nbuffer: {buffer}\n", encoding="utf-8")
+        for testbed in ("own.yml", {"like": "own.yml"}, {"like": "own.yml", "mtu": "9000B"}):
+            (trial,) = load(testbed=testbed).trials
+            assert list(trial.files) == [str(own)]
+            ids[trial.id] = trial.testbed
+            (found,) = load(testbed=testbed).testbeds.values()
+            assert found == load_testbed(trial.testbed)
+    assert sorted(ids.values()) == [f"{own}"] * 2 + [f"{own} {{mtu: 9000B}}"] * 2
