@@ -56,14 +56,6 @@ def chosen_factor(name: str, trials: Iterable[TrialSpec]) -> str:
     return factor
 
 
-def arm_of(trial: TrialSpec, tuner: str, compare: str) -> str:
-    """Return the name of a trial's arm where the factor `compare` is compared.
-
-    `tuner` is the name of its tuner.
-    """
-    return tuner if compare == TUNER else str(labels_of(trial).get(compare, "none"))
-
-
 def by_condition(
     items: Sequence[Item], spec_of: Callable[[Item], TrialSpec], compare: str
 ) -> list[list[Item]]:

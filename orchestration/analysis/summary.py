@@ -16,7 +16,6 @@ import numpy as np
 
 from orchestration.analysis.arm_differences import Comparison, compare_arms, compare_pairs
 from orchestration.analysis.arms import (
-    arm_of,
     by_condition,
     chosen_factor,
     default_judges,
@@ -43,7 +42,7 @@ from orchestration.core.errors import InputError, gather
 from orchestration.core.records import Floats
 from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerSpec
 from orchestration.results.interim_analyses import read_interim_analyses
-from orchestration.results.question import Question, read_question
+from orchestration.results.question import Question, arm_of, read_question
 from orchestration.results.reader import campaign_below, read_trial, trial_folders
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES

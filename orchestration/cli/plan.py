@@ -160,8 +160,9 @@ def _print_plan(
 
 def _question_json(campaign: Campaign) -> dict[str, Any]:
     """Return what is compared: the factor, its baseline and arms, and the metrics that decide."""
-    from orchestration.analysis.arms import arm_of, default_judges, known_judges, order_arms
+    from orchestration.analysis.arms import default_judges, known_judges, order_arms
     from orchestration.core.condition import campaign_tuner_name
+    from orchestration.results.question import arm_of
 
     question, trials = campaign.question, campaign.trials
     tuners = {

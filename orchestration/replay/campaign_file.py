@@ -42,7 +42,8 @@ class ReplayCampaign:
     """The content of a replay's campaign file.
 
     `patterns` and `parent_trials` are the entries of `traffic` and `parent.trials`, by field.
-    `times_ns` are the settings that are times, such as `drain`.
+    `times_ns` are the settings that are times, such as `drain`; `judge` has the metrics that decide
+    which tuner is best, as the replayed campaign names them.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ReplayCampaign:
     faults: Sequence[FaultSpec] = ()
     load_balancing: LoadBalancingSpec = ECMP
     clock: ClockName = ""
+    judge: tuple[str, ...] = ()
 
 
 def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
@@ -76,6 +78,8 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
     yield "traffic:"
     for pattern in campaign.patterns:
         yield f"  - {yaml_mapping(pattern)}"
+    if campaign.judge:
+        yield f"judge: {json.dumps(campaign.judge, ensure_ascii=False)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():

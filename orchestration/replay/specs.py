@@ -48,6 +48,7 @@ from orchestration.replay.traces import (
     shared_schedule,
     write_actions,
 )
+from orchestration.results.question import read_question
 from traffic.patterns.replay import COLUMNS, read_flows
 from traffic.schedule import class_names
 from tuners.registry import RECORDED
@@ -145,6 +146,7 @@ def _replay_spec(
             clock=trial.spec.clock if capabilities(backend).on(trial.spec.clock) else "",
             faults=trial.spec.faults,
             load_balancing=balancing if can_balance_load(backend, balancing) else ECMP,
+            judge=read_question(trial.folder.resolve().parent).judge,
         )
 
     parent = trial.spec.campaign

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from inventory.strictyaml import Document, read, suggest
-from orchestration.core.condition import ARM, TUNER
+from orchestration.core.condition import ARM, TUNER, labels_of
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.files import CAMPAIGN_FILE
+from orchestration.core.trial import TrialSpec
 
 # What a user may call the two factors that are lists of their own in a campaign file.
 _PLURALS = {"tuners": TUNER, "arms": ARM}
@@ -87,3 +88,11 @@ def read_question(folder: Path) -> Question:
         return question_of(read(folder / CAMPAIGN_FILE).data)
     except InputError:
         return TUNERS_COMPARED
+
+
+def arm_of(trial: TrialSpec, tuner: str, compare: str) -> str:
+    """Return the name of a trial's arm where the factor `compare` is compared.
+
+    `tuner` is the name of its tuner.
+    """
+    return tuner if compare == TUNER else str(labels_of(trial).get(compare, "none"))

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from inventory.routing import flow_controls, ignores_marks
 from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.trial_metrics import figures
@@ -26,6 +27,7 @@ from orchestration.core.errors import InputError, check_known
 from orchestration.core.pattern import REPEAT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.results.question import compared_factor
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.search.halving import MetricValues, SearchBudget, TrialKey
 from orchestration.search.space import (
@@ -260,17 +262,45 @@ class SearchRequest:
     def groups(self) -> tuple[ConditionGroup, ...]:
         """The conditions by their levels of `by`. Raises InputError for unknown factors."""
         searched = self.searched
-        none = "the campaign has no factor {!r}"
-        check_known("--by", none, self.by, searched.cells[0], "its factors are ")
+        factors, none = searched.cells[0], "the campaign has no factor {!r}"
+        # a factor may be named as in `compare`: by the end of its path, and `arms`
+        by = [compared_factor(name, factors) or name for name in self.by]
+        check_known("--by", none, by, factors, "its factors are ")
         grouped: dict[tuple[Scalar, ...], list[int]] = {}
         for number, cell in enumerate(searched.cells):
-            grouped.setdefault(tuple(cell[name] for name in self.by), []).append(number)
+            grouped.setdefault(tuple(cell[name] for name in by), []).append(number)
         return tuple(
-            ConditionGroup(
-                dict(zip(self.by, levels, strict=True)), tuple(numbers), self._space(numbers)
-            )
+            ConditionGroup(dict(zip(by, levels, strict=True)), tuple(numbers), self._space(numbers))
             for levels, numbers in grouped.items()
         )
+
+    @property
+    def cautions(self) -> list[str]:
+        """Which conditions ignore the thresholds that are searched, as sentences.
+
+        Raises InputError if all of them do.
+        """
+        searched = self.searched
+        if self.over != "thresholds":
+            return []
+        ignoring = {
+            ", ".join(f"{name} {level}" for name, level in cell.items()): flow_controls(bed, spec)
+            for cell, spec in zip(searched.cells, searched.templates, strict=True)
+            if ignores_marks(bed := searched.testbeds[spec.testbed], spec)
+        }
+        if len(ignoring) == len(searched.cells):
+            controls = dict.fromkeys(name for names in ignoring.values() for name in names)
+            what = (
+                "thresholds make no difference: no flow responds to CE packets under "
+                f"{', '.join(controls)}"
+            )
+            remedy = "use `congestion_control: dctcp` or dcqcn, which respond to them"
+            raise InputError.single(str(self.file), what, remedy)
+        return [
+            f"{where}: no flow responds to CE packets under {', '.join(controls)}, so all "
+            "thresholds are alike there; leave it out to save its trials"
+            for where, controls in ignoring.items()
+        ]
 
     def _space(self, conditions: Sequence[int]) -> Space:
         """Return the space that is searched under these conditions."""
@@ -285,10 +315,13 @@ class SearchRequest:
         # where groups differ, those without DCQCN are searched without its parameters
         needed = self.over == "dcqcn" or (self.with_dcqcn and not self.by)
         if needed and not under:
+            alone = "search a campaign in which all hosts have it"
             raise InputError.single(
                 str(self.file),
                 "not all conditions have hosts with DCQCN, whose parameters are searched",
-                "search them separately: --by with the factor that decides it",
+                alone
+                if self.over == "dcqcn"
+                else f"search them separately: --by with the factor that decides it, or {alone}",
             )
         if self.over == "dcqcn":
             return with_ranges(dcqcn_space(nics[0]), self.ranges)

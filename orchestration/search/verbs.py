@@ -110,6 +110,8 @@ def search(
     )
     name = request.objective.key
     made = plan_search(request)
+    for caution in request.cautions:
+        typer.echo(caution, err=True)
     first = checked(made.first, with_policies=True)
     if only_plan:
         _show_plan(made, out, jobs, as_json=as_json)

@@ -18,10 +18,12 @@ import numpy as np
 from collectors.snapshot import Snapshot
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.trial_metrics import measure
+from orchestration.core.condition import campaign_tuner_name
 from orchestration.core.errors import InputError, NotReadyError, needs
 from orchestration.core.knobs import KNOBS
 from orchestration.core.signals import recorded
 from orchestration.core.topology import Testbed
+from orchestration.results.question import arm_of, read_question
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.run.state import RunReader, RunState, TrialState, find_run
 
@@ -76,18 +78,20 @@ class RunCollector:
 
     def _read_finished(self, folder: Path) -> None:
         paths = {path.name: path for path in finished_trials(folder)}
+        compare = read_question(folder).compare
         self._finished = {name: known for name, known in self._finished.items() if name in paths}
         for name, path in paths.items():
             if name not in self._finished:
                 try:
-                    self._finished[name] = _trial_series(read_trial(path))
+                    self._finished[name] = _trial_series(read_trial(path), compare)
                 except InputError:
                     continue  # a damaged trial counts only in the journal's figures
 
 
-def _trial_series(trial: TrialResult) -> dict[str, list[_Series]]:
+def _trial_series(trial: TrialResult, compare: str) -> dict[str, list[_Series]]:
     spec, flows = trial.spec, trial.table("flows")
-    labels = (spec.id, spec.tuner.name, spec.testbed)
+    arm = arm_of(spec, campaign_tuner_name(spec), compare)
+    labels = (spec.id, spec.tuner.name, arm, spec.testbed)
     done = flows["status"] == "done"
     slowdown = flows["fct_ns"][done] / np.maximum(1, flows["ideal_ns"][done])
     quantiles = np.quantile(slowdown, _QUANTILES) if len(slowdown) else ()
@@ -138,7 +142,7 @@ def _of_run(state: RunState) -> Iterator[Any]:
 def _of_finished(finished: Collection[Mapping[str, list[_Series]]]) -> Iterator[Any]:
     for name, (text, own) in _OF_FINISHED.items():
         series = [labelled for trial in finished for labelled in trial[name]]
-        yield _family(name, text, ["trial", "tuner", "testbed", *own], series)
+        yield _family(name, text, ["trial", "tuner", "arm", "testbed", *own], series)
 
 
 def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from collectors.snapshot import Snapshot
+from orchestration.core.condition import campaign_tuner_name
 from orchestration.core.knobs import ECN, KNOBS
 from orchestration.core.records import Floats, Ints
 from orchestration.core.topology import Testbed
+from orchestration.results.question import arm_of, read_question
 from orchestration.run.state import RunState, TrialState
 from orchestration.watch.devices import devices_to_json, increase, json_rows, nan_if_unknown
 
@@ -96,6 +98,7 @@ def state_to_json(state: RunState) -> dict[str, Any]:
     """
     counts = state.counts
     left_s = None if state.ended else counts.left_s(state.now_s)
+    compare = read_question(state.folder).compare
     return {
         "folder": str(state.folder),
         "ended": state.ended or None,
@@ -108,15 +111,17 @@ def state_to_json(state: RunState) -> dict[str, Any]:
         "remarks": [
             {"trial": trial, "kind": kind, "text": text} for trial, kind, text in state.remarks
         ],
-        "running_trials": [_trial(trial, state.now_s) for trial in state.trials],
+        "running_trials": [_trial(trial, state.now_s, compare) for trial in state.trials],
     }
 
 
-def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
+def _trial(trial: TrialState, now_s: float, compare: str) -> dict[str, Any]:
     spec, snapshot = trial.spec, trial.snapshot
     about: dict[str, Any] = {
         "trial": trial.id,
         "tuner": spec.tuner.name,
+        "arm": arm_of(spec, campaign_tuner_name(spec), compare),
+        "cell": dict(spec.cell),
         "backend": spec.backend,
         "testbed": spec.testbed,
         "duration_ns": spec.duration_ns,

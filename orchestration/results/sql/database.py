@@ -18,13 +18,15 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestration.core.condition import labels_of
+from orchestration.core.condition import campaign_tuner_name, labels_of
 from orchestration.core.errors import InputError
 from orchestration.core.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 from orchestration.core.trial import checkpoint_in
+from orchestration.results.question import arm_of, read_question
 from orchestration.results.reader import TrialInRun, find_trials, recorded_load_shares
 from orchestration.results.tables import TABLES, check_file, is_absent, no_rows_arrow
 
@@ -37,6 +39,7 @@ _TRIALS: Mapping[str, Any] = {
     **dict.fromkeys(IDENTITY, _TEXT),
     "folder": _TEXT,
     "tuner": _TEXT,
+    "arm": _TEXT,
     "checkpoint": _TEXT,
     "backend": _TEXT,
     "testbed": _TEXT,
@@ -78,7 +81,9 @@ def create_trials(connection: duckdb.DuckDBPyConnection, trials: Sequence[TrialI
     """Create the tables `trials` and `reasons` in `connection`."""
     cell = cell_types(trials)
     shape = {**_TRIALS, "cell": cell} if cell else {**_TRIALS, "cell": "JSON"}
-    _create(connection, "trials", shape, [_trial_row(trial) for trial in trials])
+    compares = cache(lambda folder: read_question(folder).compare)
+    rows = [_trial_row(trial, compares(trial.result.folder.parent)) for trial in trials]
+    _create(connection, "trials", shape, rows)
     reasons = [
         {**identity(trial), "code": item.code, "severity": item.severity, "text": item.text}
         for trial in trials
@@ -102,7 +107,8 @@ def cell_types(trials: Sequence[TrialInRun]) -> dict[str, str]:
     return {name: kind.pop() if len(kind) == 1 else _TEXT for name, kind in kinds.items()}
 
 
-def _trial_row(trial: TrialInRun) -> dict[str, Any]:
+def _trial_row(trial: TrialInRun, compare: str) -> dict[str, Any]:
+    """Return a trial's row; `compare` is the factor that its campaign compares."""
     result, spec = trial.result, trial.result.spec
     spec_json = spec.to_json()
     return {
@@ -111,6 +117,7 @@ def _trial_row(trial: TrialInRun) -> dict[str, Any]:
         **identity(trial),
         "folder": str(result.folder),
         "tuner": spec.tuner.name,
+        "arm": arm_of(spec, campaign_tuner_name(spec), compare),
         "checkpoint": checkpoint_in(spec) or None,
         "valid": result.stamp.valid,
         "reasons": [reason.code for reason in result.stamp.reasons],

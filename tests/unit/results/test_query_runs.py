@@ -78,6 +78,13 @@ def test_trials_have_the_spec_and_the_verdict(campaign, two):
         "select code from reasons where severity = 'invalid'"
     ).fetchall()
     assert two.sql("select distinct facts->>'clock' from trials").fetchall() == [("virtual",)]
+    assert two.sql("select count(*) from trials where arm = tuner").fetchall() == [(len(rows),)]
+
+
+def test_an_arm_is_a_level_of_what_the_campaign_compares(copy):
+    (copy.parent / "campaign.yml").write_text("factors: {load: [0.6]}\ncompare: load\n")
+    ((arm, load),) = table(copy, "trials").project("arm, cell.load").fetchall()
+    assert (arm, load) == ("0.6", 0.6)
 
 
 def test_a_number_that_there_is_not_is_null(copy):

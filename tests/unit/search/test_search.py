@@ -368,6 +368,48 @@ def test_a_group_has_its_own_best_setting(tmp_path: Path) -> None:
         _ = SearchRequest(write(tmp_path), by=("loud",)).groups
 
 
+def test_arms_and_other_compared_factors_are_conditions_of_a_search(tmp_path: Path) -> None:
+    text = CAMPAIGN.replace("backend: fluid\n", "compare: congestion_control\n").replace(
+        "factors: {", "factors: {host.congestion_control: [dcqcn, swift, dctcp], "
+    )
+    request = SearchRequest(write(tmp_path, text), by=("congestion_control",))
+    controls = [{"host.congestion_control": name} for name in ("dcqcn", "swift", "dctcp")]
+    assert [group.when for group in request.groups] == controls
+    assert [len(group.conditions) for group in request.groups] == [2, 2, 2]
+    assert [said.partition(":")[0] for said in request.cautions] == [
+        "host.congestion_control swift, load 0.3",
+        "host.congestion_control swift, load 0.6",
+    ]
+    alone = SearchRequest(write(tmp_path, text.replace("dcqcn, swift, dctcp", "swift, timely")))
+    with pytest.raises(InputError, match="thresholds make no difference: .* under swift, timely"):
+        _ = alone.cautions
+
+
+@pytest.mark.slow
+def test_an_arm_may_have_the_setting_that_a_search_found(tmp_path: Path) -> None:
+    arms = (
+        "arms:\n"
+        "  published: {tuners: [secn1]}\n"
+        "  patient: {host.min_rto: 5ms, tuners: [secn1]}\n"
+        "  searched: {tuners: [{name: static, from: search-results/small.yml, of: condition}]}\n"
+    )
+    text = CAMPAIGN.replace(CAMPAIGN.splitlines()[3] + "\n", arms)
+    run(file := write(tmp_path, text), tmp_path)
+    found = read_search_result(tmp_path / "search-results" / "small.yml")
+    oracles = [item.oracle for group in found.groups for item in group.conditions]
+    trials = [trial for trial in load_campaign(file).trials if trial.cell["arm"] == "searched"]
+    assert [dict(trial.tuner.params) for trial in trials] == [
+        next(
+            item.oracle
+            for group in found.groups
+            for item in group.conditions
+            if item.when == {"load": trial.cell["load"], "arm": "searched"}
+        )
+        for trial in trials
+    ]
+    assert len(oracles) == 6
+
+
 @pytest.mark.parametrize(
     ("how", "says"),
     [

@@ -60,7 +60,8 @@ def test_a_finished_run_is_what_its_tables_say(run):
         assert value(found, "closloop_run_trials", campaign="scraped", state=state) == count
     for folder in finished_trials(run):
         trial = read_trial(folder)
-        labels = {"trial": trial.spec.id, "tuner": trial.spec.tuner.name, "testbed": "rlcc-7"}
+        tuner = trial.spec.tuner.name
+        labels = {"trial": trial.spec.id, "tuner": tuner, "arm": tuner, "testbed": "rlcc-7"}
         assert value(found, "closloop_trial_valid", **labels) == trial.stamp.valid
         flows = trial.table("flows")
         done = flows["status"] == "done"

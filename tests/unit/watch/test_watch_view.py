@@ -177,6 +177,7 @@ def test_pauses_buffers_and_hosts_have_lines_and_where_there_is_room_tables(tmp_
     wide = shown(state([one]), one, 140, 60)
     assert any("hosts slowed down" in line and "who pauses whom" in line for line in wide)
     data = state_to_json(state([one]))["running_trials"][0]
+    assert (data["arm"], data["cell"]) == (one.spec.tuner.name, dict(one.spec.cell))
     assert data["stops"] == [{"device": "leaf1", "peer": "h1", "share": 0.5}]
     assert data["switches"][0]["peak_bytes"] == 2_000_000
     assert data["hosts"][1] == {
