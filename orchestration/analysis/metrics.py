@@ -71,8 +71,8 @@ SCORECARD = (
 EXPLAINS = (
     "goodput_total_bps", "goodput_bps", "goodput_long_lived_bps", "incast_completion_mean_ns",
     "incast_completion_ratio", "incast_goodput_bps", "incast_fairness", "fairness", "retransmits",
-    "timeouts", "nacks", "cnps", "dropped_packets", "pauses_sent", "pausing_ns", "out_of_order_share",
-    "uplink_imbalance", "backlog_slope_share",
+    "timeouts", "nacks", "cnps", "dropped_packets", "pauses_sent", "pausing_ns",
+    "out_of_order_share", "uplink_imbalance", "backlog_slope_share",
 )  # fmt: skip
 # The metrics of a report's tables: of queues and links, and of NICs and buffers.
 FABRIC = (
