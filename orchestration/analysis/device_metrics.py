@@ -51,7 +51,7 @@ def measure_devices(result: TrialResult) -> dict[str, float]:
     return {
         "cnps": counted(hosts.cnps),
         "timeouts": _timeouts(result, counted(hosts.timeouts)),
-        "nacks": float(result.facts.get("naks", math.nan)),
+        "nacks": _of_nics(result, "naks"),
         "rate_mean_bps": float(np.nanmean(rates)) if np.isfinite(rates).any() else math.nan,
         "rtt_p99_ns": float(np.nanquantile(trips, 0.99)) if np.isfinite(trips).any() else math.nan,
         "pauses_sent": counted(pauses.pauses_sent),
@@ -61,14 +61,21 @@ def measure_devices(result: TrialResult) -> dict[str, float]:
     }
 
 
+def _of_nics(result: TrialResult, fact: str) -> float:
+    """Return what RoCE NICs counted in the whole trial; NaN if they did not, or there are none."""
+    value = result.facts.get(fact)
+    return math.nan if value is None else float(value)
+
+
 def _timeouts(result: TrialResult, sampled: float) -> float:
     """Return the retransmission timeouts of all hosts, of which `sampled` are in samples.
 
-    Earlier versions sampled only those of TCP on the emulated backend. The fact `timeouts`, which
-    is of the whole trial, has those of RoCE NICs.
+    Samples of racks have only those of TCP, and NICs have counted theirs in the whole trial, if
+    they count them. So it was on the emulated backend in earlier versions.
     """
-    in_all = counted(result.samples("host").timeouts)
-    of_nics = float(result.facts.get("timeouts", math.nan))
+    if "nic_timeouts" in result.facts:
+        return sampled + _of_nics(result, "nic_timeouts")
+    of_nics, in_all = _of_nics(result, "timeouts"), counted(result.samples("host").timeouts)
     if math.isnan(of_nics) or in_all >= of_nics:
         return sampled
     if result.spec.warm_up_ns:

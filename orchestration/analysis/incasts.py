@@ -55,6 +55,7 @@ def measure_incasts(result: TrialResult) -> dict[str, float]:
         "incast_completion_mean_ns": _mean(times),
         "incast_completion_p99_ns": float(np.quantile(times, 0.99)) if len(times) else math.nan,
         "incast_completion_ratio": _mean(times / found.ideal_ns[done]),
+        "incast_goodput_bps": _mean(found.size_bytes[done] * 8e9 / times),
         "incast_fairness": _mean(found.fairness[done]),
     }
 

@@ -70,9 +70,9 @@ SCORECARD = (
 # The metrics that explain a result: what arrived, what was lost or held up, and how fairly.
 EXPLAINS = (
     "goodput_total_bps", "goodput_bps", "goodput_long_lived_bps", "incast_completion_mean_ns",
-    "incast_completion_ratio", "incast_fairness", "fairness", "retransmits", "timeouts", "nacks",
-    "cnps", "dropped_packets", "pauses_sent", "pausing_ns", "out_of_order_share",
-    "uplink_imbalance", "backlog_slope_share",
+    "incast_completion_ratio", "incast_goodput_bps", "incast_fairness", "fairness", "retransmits",
+    "timeouts", "nacks", "cnps", "dropped_packets", "pauses_sent", "pausing_ns",
+    "out_of_order_share", "uplink_imbalance", "backlog_slope_share",
 )  # fmt: skip
 # What is likely to cause differences in completion times, the closest cause first.
 CAUSES = (
@@ -229,6 +229,8 @@ _REPORT: tuple[Metric, ...] = (
             statement="1% of incasts take longer than {}"),
     _incast("incast_completion_ratio", "incast completion time over ideal", "ratio", "mean",
             compared=True, statement="An incast takes {} of its ideal time"),
+    _incast("incast_goodput_bps", "goodput until an incast completes", "bps", "mean",
+            better="higher"),
     _incast("incasts_unfinished", "unfinished incasts", "count", "count", may_be_zero=True),
     _incast("incast_fairness", "Jain's index, flows of an incast", "ratio", "mean",
             better="higher", compared=True),

@@ -94,6 +94,13 @@ _WRAP_AT = {"hw": 2**32, "rdma": 2**32, "ethtool": 2**64}
 # These counters of the 32-bit sources are wider: they count bytes or packets.
 _WIDE = re.compile(r".*_(bytes|packets|pkts)|rdma_(sends|recvs)")
 _MAX_COUNTERS = 100_000
+# What a sender's NIC counts of lost packets, by the trial's fact: the names of mlx5
+# (drivers/infiniband/hw/mlx5/counters.c), bnxt_re (drivers/infiniband/hw/bnxt_re/hw_counters.c) and
+# Soft-RoCE (drivers/infiniband/sw/rxe/rxe_hw_counters.c), which does not count timeouts.
+_RECOVERY = {
+    "nic_timeouts": ("local_ack_timeout_err", "to_retransmits"),
+    "naks": ("packet_seq_err", "seq_err_naks_rcvd", "rcvd_seq_err"),
+}
 
 # By NIC and source, then by counter.
 Counters = dict[tuple[str, str], dict[str, int]]
@@ -163,6 +170,20 @@ class NicMonitor:
         """Return by how much a counter has grown, for each NIC that has it."""
         growths = {(nic, source): self._growths(nic, source) for nic, source in self._last}
         return {nic: counts[name] for (nic, _), counts in growths.items() if name in counts}
+
+    def recovery_facts(self) -> dict[str, int | None]:
+        """Return the retransmission timeouts and the NAKs that all NICs together have counted.
+
+        A number is None if one of the NICs was not read, or does not count it.
+        """
+        facts: dict[str, int | None] = {}
+        for fact, names in _RECOVERY.items():
+            by_nic: dict[str, int] = {}
+            for name in names:
+                by_nic = self.growth_of(name) | by_nic
+            complete = not self.problems and by_nic.keys() == self._nics.keys()
+            facts[fact] = sum(by_nic.values()) if complete else None
+        return facts
 
     def _growths(self, nic: str, source: str) -> dict[str, int]:
         first = self._first.get((nic, source), {})

@@ -108,6 +108,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
             "peak_queue_bytes": rig.peaks(),
             **monitor.facts(),
             **controls.facts(),
+            **(nics.recovery_facts() if rack_programs.uses_rdma(trial) else {}),
             **({SHAPERS_LATE: shapers_late_ns(rack.scale)} if rack.scale > 1 else {}),
             **balancing,
             **(flows.facts() if flows else {}),

@@ -216,6 +216,37 @@ def test_what_counters_did_between_two_readings_is_told_by_source():
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "facts"),
+    [
+        pytest.param(
+            {"local_ack_timeout_err": 2, "packet_seq_err": 1},
+            {"local_ack_timeout_err": 5, "packet_seq_err": 1},
+            {"nic_timeouts": 3, "naks": 0},
+            id="mlx5",
+        ),
+        pytest.param(
+            {"to_retransmits": 0, "seq_err_naks_rcvd": 4},
+            {"to_retransmits": 0, "seq_err_naks_rcvd": 9},
+            {"nic_timeouts": 0, "naks": 5},
+            id="bnxt_re",
+        ),
+        pytest.param(
+            {"rcvd_seq_err": 4}, {"rcvd_seq_err": 9}, {"nic_timeouts": None, "naks": 5}, id="rxe"
+        ),
+    ],
+)
+def test_timeouts_and_naks_have_other_names_by_driver_and_are_never_0_unread(before, after, facts):
+    nics = watch([], {"hw": {"values": before}}, {"hw": {"values": after}})
+    nics.start()
+    nics.finish()
+    assert nics.recovery_facts() == facts
+    unread = watch([], DeviceError("h1", "is busy"), {"hw": {"values": after}})
+    unread.start()
+    unread.finish()
+    assert unread.recovery_facts() == {"nic_timeouts": None, "naks": None}
+
+
+@pytest.mark.parametrize(
     "answer", [{"hw": {"values": {"a": "1"}}}, {"hw": {}}, {"else": {"values": {}}}, 3, None]
 )
 def test_what_cannot_be_read_is_a_problem_that_names_the_host(answer):

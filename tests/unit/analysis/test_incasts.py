@@ -58,6 +58,8 @@ def test_an_incast_takes_until_its_last_flow_ends():
     assert metrics["incast_completion_mean_ns"] == 60 * US
     assert metrics["incast_completion_p99_ns"] == pytest.approx(79.6 * US)
     assert metrics["incast_completion_ratio"] == pytest.approx(60 * US / found.ideal_ns[0])
+    # 20,480 B in 40 us and in 80 us
+    assert metrics["incast_goodput_bps"] == pytest.approx(3.072e9)
     assert metrics["incasts_unfinished"] == 0
 
 

@@ -88,6 +88,8 @@ def test_metrics_of_nics_are_of_hosts_with_flows_while_flows_arrive(testbed):
         pytest.param((0, 2, 5), {"timeouts": 5}, MS, 3, id="NICs after a warm-up"),
         pytest.param((0, 0, 0), {"timeouts": 5}, 0, 5, id="NICs in earlier versions"),
         pytest.param((0, 0, 0), {"timeouts": 5}, MS, math.nan, id="and after a warm-up"),
+        pytest.param((0, 2, 5), {"nic_timeouts": 7}, 0, 12, id="TCP and NICs of a rack"),
+        pytest.param((0, 0, 0), {"nic_timeouts": math.nan}, 0, math.nan, id="that do not count"),
         pytest.param((MISSING,) * 3, {}, 0, math.nan, id="nobody counted"),
     ],
 )
@@ -95,7 +97,7 @@ def test_timeouts_are_those_of_tcp_and_of_nics(testbed, sampled, fact, warm_up_n
     fabric = testbed()
     rows = [[count] * 4 for count in sampled]
     hosts = samples(fabric, "host", [0, MS, 2 * MS], timeouts=rows)
-    fact = {name: 4 * count for name, count in fact.items()}
+    fact = {name: 4 * count if count == count else None for name, count in fact.items()}
     found = measure_devices(result(fabric, host=hosts, warm_up_ns=warm_up_ns, facts=fact))
     assert found["timeouts"] == pytest.approx(4 * timeouts, nan_ok=True)
     assert math.isnan(found["nacks"])
