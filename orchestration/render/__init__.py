@@ -15,6 +15,7 @@ __all__ = [
     "markdown",
     "numbers",
     "page",
+    "scorecard",
     "table",
     "terminal",
 ]
