@@ -135,7 +135,7 @@ def test_a_metric_of_ones_own_is_one_entry_and_is_everywhere(tmp_path):
     [on_interim_analysis] = json.loads((tmp_path / "runs/own/looks.json").read_text())["conditions"]
     assert on_interim_analysis["widths"]["odd_ends"]["secn2"] > 0
     label = "flows that end at odd times"
-    assert label in closloop("report", "runs/own", "--csv", "csv")
+    assert label in closloop("report", "runs/own", "--full", "--csv", "csv")
     assert label in (tmp_path / "runs/own/report.html").read_text()
     assert any("odd_ends" in file.read_text() for file in (tmp_path / "csv").iterdir())
     report = json.loads(closloop("report", "runs/own", "--json"))

@@ -108,9 +108,9 @@ def figures(folder):
     trials = {one["id"]: one["metrics"] for one in summary["trials"]}
     conditions = [
         {
-            "estimates": {item["tuner"]: item["estimates"] for item in one["tuners"]},
+            "estimates": {item["arm"]: item["estimates"] for item in one["arms"]},
             "differences": {
-                f"{item['metric']} of {item['tuner']}": item["difference"]
+                f"{item['metric']} of {item['arm']}": item["difference"]
                 for item in one["comparisons"]
             },
         }

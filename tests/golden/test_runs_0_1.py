@@ -125,7 +125,7 @@ def test_with_loads_drawn_by_strata_it_is_another_campaign(folder):
 
 @pytest.mark.slow
 def test_it_is_reported_and_compared(folder):
-    reported = closloop(folder, "report", "tiny", "--no-html")
+    reported = closloop(folder, "report", "tiny", "--no-html", "--full")
     assert reported.returncode == 0, reported.stderr
     assert "secn1" in reported.stdout
     assert "packets marked" in reported.stdout

@@ -198,7 +198,7 @@ def test_a_campaign_with_a_warm_up_is_run_reported_and_queried(tmp_path, monkeyp
     (tmp_path / "warm.yml").write_text(CAMPAIGN.replace("WARM_UP", "1ms"))
     done = CliRunner().invoke(app, ["run", "warm.yml", "--jobs", "1", "--no-report"])
     assert done.exit_code == 0, done.output
-    shown = CliRunner().invoke(app, ["report", "runs/warm", "--no-html"]).output
+    shown = CliRunner().invoke(app, ["report", "runs/warm", "--no-html", "--full"]).output
     assert "Load from 1ms to 3ms" in " ".join(shown.split())
     query = "select warm_up_ns, offered_load, delivered_load from trials"
     told = CliRunner().invoke(app, ["sql", "runs/warm", query, "--format", "json"])

@@ -152,7 +152,7 @@ def test_reports_take_the_repeats_of_a_recording_together(old, tmp_path):
     run(campaign, tmp_path)
     summary = summarise(tmp_path / campaign.name)
     (condition,) = summary.conditions
-    assert {arm.tuner: len(arm.trials) for arm in condition.arms} == {"secn1": 2, "dice": 2}
+    assert {arm.name: len(arm.trials) for arm in condition.arms} == {"secn1": 2, "dice": 2}
     assert summary.parents == ("old",)
 
 
