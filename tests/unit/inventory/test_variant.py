@@ -66,7 +66,9 @@ def test_what_is_wrong_is_said(name, message):
 
 
 VALUES = st.recursive(
-    st.booleans() | st.integers(-5, 10**12) | st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)
+    st.booleans()
+    | st.integers(-5, 10**12)
+    | st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)
     | st.sampled_from(["8MB", "1/8", "none", "null", "on", "h1", "25Gbps", "10.0.0.1", "1e3"]),
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(st.sampled_from(["buffer", "alpha", "pfc", "rate"]), inner, max_size=3),

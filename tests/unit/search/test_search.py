@@ -381,7 +381,7 @@ def test_arms_and_other_compared_factors_are_conditions_of_a_search(tmp_path: Pa
         "host.congestion_control swift, load 0.6",
     ]
     alone = SearchRequest(write(tmp_path, text.replace("dcqcn, swift, dctcp", "swift, timely")))
-    with pytest.raises(InputError, match="thresholds make no difference: .* under swift, timely"):
+    with pytest.raises(InputError, match=r"thresholds make no difference: .* under swift, timely"):
         _ = alone.cautions
 
 
