@@ -126,10 +126,13 @@ def condition_scorecard(condition: Condition, summary: Summary) -> Scorecard | N
 def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
     """Return the metrics of the rows: those that judge, then those in which arms differ."""
     chosen = list(judge)
+    # where all traffic is incasts, how long they take says it; a window may end within one
+    traffic = condition.arms[0].trials[0].spec.traffic
+    left_out = {"goodput_bps"} if all(pattern.incasts for pattern in traffic) else set()
     own = [metric.key for metric in METRICS.own if metric.compared]
     for key in (*own, *SCORECARD):
         differ = any(c.metric == key and not c.identical for c in condition.comparisons)
-        if key not in chosen and differ:
+        if key not in chosen and key not in left_out and differ:
             chosen.append(key)
     return chosen[:MAX_ROWS]
 
