@@ -126,9 +126,9 @@ class PathTable:
         Raises ValueError as `path` does.
         """
         hosts, switches = self._testbed.hosts, self._switch_of
+        targets, distance = self._switch_distances
         begin, end = switches[src], switches[dst]
-        targets, row = np.unique(end, return_inverse=True)
-        between = self._switch_distances(targets)[row, begin]
+        between = distance[begin, np.searchsorted(targets, end)]
         known = (begin >= 0) & (end >= 0) & (between < _FAR)
         lengths = between.astype(np.int64) + 2
         for pair in np.flatnonzero(~known).tolist():
@@ -145,11 +145,13 @@ class PathTable:
         near = [attachment(self._testbed, host) for host in self._testbed.hosts]
         return np.array([number.get(names[0], -1) if len(names) == 1 else -1 for names in near])
 
-    def _switch_distances(self, targets: Ints) -> NDArray[np.int16]:
-        """Return the distances in links of all switches to some, shape (targets, switches).
+    @cached_property
+    def _switch_distances(self) -> tuple[Ints, NDArray[np.int16]]:
+        """The switches of `_switch_of`, and all switches' distances to them in links.
 
-        Switches are given by their numbers. `_FAR` is the distance where there is no path.
+        Shapes are (targets,) and (switches, targets). The distance is `_FAR` without a path.
         """
+        targets = np.unique(self._switch_of)
         names = self._testbed.switches
         number = {name: index for index, name in enumerate(names)}
         near = [[number[there] for _, there in self._between_switches[name]] for name in names]
@@ -158,14 +160,14 @@ class PathTable:
         padded = np.array(
             [[*of, *[index] * (degree - len(of))] for index, of in enumerate(near)], dtype=int
         ).reshape(len(names), degree)
-        distance = np.full((len(targets), len(names)), _FAR, dtype=np.int16)
-        distance[np.arange(len(targets)), targets] = 0
+        distance = np.full((len(names), len(targets)), _FAR, dtype=np.int16)
+        distance[targets, np.arange(len(targets))] = 0
         while True:
             before = distance.copy()
             for neighbour in padded.T:
-                np.minimum(distance, before[:, neighbour] + 1, out=distance)
+                np.minimum(distance, before[neighbour] + 1, out=distance)
             if np.array_equal(distance, before):
-                return distance
+                return targets, distance
 
     def base_rtt_ns(self, src: str, dst: str) -> int:
         """Return the round-trip propagation delay in ns, with empty queues."""
