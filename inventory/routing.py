@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -92,6 +93,10 @@ class Path:
     links: tuple[int, ...]
 
 
+# More links than any path has.
+_FAR = 10_000
+
+
 class PathTable:
     """Base RTT and ideal completion time between hosts of an idle fabric.
 
@@ -101,8 +106,8 @@ class PathTable:
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
-        self._hops = next_hops(testbed)
         self._paths: dict[tuple[str, str], Path] = {}
+        self._distances: dict[str, dict[str, int]] = {}
         self._widest_choice: dict[tuple[str, str], tuple[float, Port | None]] = {}
 
     def path(self, src: str, dst: str) -> Path:
@@ -114,6 +119,55 @@ class PathTable:
         if key not in self._paths:
             self._paths[key] = self._shortest(src, dst)
         return self._paths[key]
+
+    def hops(self, src: Ints, dst: Ints) -> Ints:
+        """Return the number of links between hosts, given by their numbers, shapes (pairs,).
+
+        Raises ValueError as `path` does.
+        """
+        hosts, switches = self._testbed.hosts, self._switch_of
+        targets, distance = self._switch_distances
+        begin, end = switches[src], switches[dst]
+        between = distance[begin, np.searchsorted(targets, end)]
+        known = (begin >= 0) & (end >= 0) & (between < _FAR)
+        lengths = between.astype(np.int64) + 2
+        for pair in np.flatnonzero(~known).tolist():
+            lengths[pair] = self.path(hosts[src[pair]], hosts[dst[pair]]).hops
+        return lengths
+
+    @cached_property
+    def _switch_of(self) -> Ints:
+        """The number of the switch that each host has its only NIC to, (hosts,); -1 if it has not.
+
+        There are as many links between hosts at two switches, whichever hosts they are.
+        """
+        number = {name: index for index, name in enumerate(self._testbed.switches)}
+        near = [attachment(self._testbed, host) for host in self._testbed.hosts]
+        return np.array([number.get(names[0], -1) if len(names) == 1 else -1 for names in near])
+
+    @cached_property
+    def _switch_distances(self) -> tuple[Ints, NDArray[np.int16]]:
+        """The switches of `_switch_of`, and all switches' distances to them in links.
+
+        Shapes are (targets,) and (switches, targets). The distance is `_FAR` without a path.
+        """
+        targets = np.unique(self._switch_of)
+        names = self._testbed.switches
+        number = {name: index for index, name in enumerate(names)}
+        near = [[number[there] for _, there in self._between_switches[name]] for name in names]
+        # a switch with fewer neighbours than others has itself for the rest
+        degree = max(map(len, near), default=0)
+        padded = np.array(
+            [[*of, *[index] * (degree - len(of))] for index, of in enumerate(near)], dtype=int
+        ).reshape(len(names), degree)
+        distance = np.full((len(names), len(targets)), _FAR, dtype=np.int16)
+        distance[targets, np.arange(len(targets))] = 0
+        while True:
+            before = distance.copy()
+            for neighbour in padded.T:
+                np.minimum(distance, before[neighbour] + 1, out=distance)
+            if np.array_equal(distance, before):
+                return targets, distance
 
     def base_rtt_ns(self, src: str, dst: str) -> int:
         """Return the round-trip propagation delay in ns, with empty queues."""
@@ -170,12 +224,50 @@ class PathTable:
             return inf, None
         if (here, target) not in self._widest_choice:
             best: tuple[float, Port | None] = (0.0, None)
-            for port in self._hops[here].get(target, ()):
+            for port in self._next_hops(here, target):
                 there, _ = self._widest_port(self._testbed.ports[port.peer].device, target)
                 if min(port.rate_bps, there) > best[0]:
                     best = (min(port.rate_bps, there), port)
             self._widest_choice[here, target] = best
         return self._widest_choice[here, target]
+
+    def _next_hops(self, here: str, target: str) -> list[Port]:
+        """Return the ports of a switch on shortest paths to the switch `target`.
+
+        They are those of `next_hops`, but only what is asked for is worked out.
+        """
+        if target not in self._distances:
+            self._distances[target] = self._distances_to(target)
+        distance = self._distances[target]
+        nearer = distance.get(here, 0) - 1
+        return [
+            port for port, there in self._between_switches[here] if distance.get(there) == nearer
+        ]
+
+    def _distances_to(self, target: str) -> dict[str, int]:
+        """Return each switch's distance to the switch `target` in links."""
+        distance = {target: 0}
+        todo = deque([target])
+        while todo:
+            name = todo.popleft()
+            for _, other in self._between_switches[name]:
+                if other not in distance:
+                    distance[other] = distance[name] + 1
+                    todo.append(other)
+        return distance
+
+    @cached_property
+    def _between_switches(self) -> dict[str, list[tuple[Port, str]]]:
+        """Each switch's ports towards other switches, with these switches' names."""
+        testbed, switches = self._testbed, set(self._testbed.switches)
+        peers = {
+            name: [(port, testbed.ports[port.peer].device) for port in testbed.ports_of[name]]
+            for name in testbed.switches
+        }
+        return {
+            name: [(port, there) for port, there in ports if there in switches]
+            for name, ports in peers.items()
+        }
 
 
 def pattern_control(testbed: Testbed, spec: PatternSpec) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -201,9 +201,11 @@ def _with_present_spelling(
     return {renamed.get(key, key): value for key, value in params.items()}
 
 
-@cache
 def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(kind, eval_str=True).parameters
+    return _signature(kind).parameters
+
+
+_signature: Callable[[Any], inspect.Signature] = cache(partial(inspect.signature, eval_str=True))
 
 
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -40,9 +40,9 @@ from traffic.schedule import fit_to_trial
 # At most this many conditions are examined, which takes 10 ms each.
 _MAX_CONDITIONS = 24
 # The time that a plan takes on one core for a condition, a trial, and a flow.
-_CONDITION_S, _TRIAL_S, _FLOW_S = 0.01, 0.002, 1e-6
+_CONDITION_S, _TRIAL_S, _FLOW_S = 0.005, 0.001, 5e-7
 # If a plan would take longer, only bounds are shown.
-MAX_PLAN_S = 5.0
+MAX_PLAN_S = 2.3
 # From so many random pairs of hosts, the mean number of links of a path is estimated.
 _PAIRS = 32
 

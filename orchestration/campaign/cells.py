@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import get_args
 
@@ -19,8 +19,10 @@ from inventory.strictyaml import Document, in_order, read, without_nones
 from orchestration.campaign import checks, limits, schema, search_result
 from orchestration.campaign.factors import Factors, Level, read_factors, substitute_levels
 from orchestration.campaign.fields import testbed_name
+from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.problems import of_value
 from orchestration.core.roce import FORMER_HPCC, HPCC, is_former_hpcc
 from orchestration.core.topology import Testbed
@@ -80,10 +82,16 @@ class Cell:
     tuner_locations: Mapping[str, str]
     too_large: tuple[Problem, ...] = ()
 
-    @property
+    @cached_property
     def testbed_name(self) -> str:
         """The testbed's name or path, as trials have it."""
         return testbed_name(self.folder, self.file.testbed.fields)
+
+    @cached_property
+    def patterns(self) -> tuple[PatternSpec, ...]:
+        """The traffic patterns of its trials."""
+        items, duration_ns = self.file.traffic, self.file.duration
+        return tuple(pattern_spec(item, duration_ns, self.folder) for item in items)
 
 
 def read_cells(

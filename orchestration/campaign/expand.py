@@ -22,7 +22,6 @@ from orchestration.campaign.fields import (
     resolve_reference,
 )
 from orchestration.campaign.host_checks import controls_of
-from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.core.capabilities import capabilities, mode_of
@@ -187,7 +186,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     replayed = _parent_trial(file.parent, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
     roce = _roce(cell)
-    traffic = tuple(pattern_spec(item, file.duration, folder) for item in file.traffic)
+    traffic = cell.patterns
     name = resolve_reference(folder, tuner.name)
     params = resolve_params(folder, tuner.params(repeat))
     params = with_checkpoint(name, params, file.host.congestion_control)

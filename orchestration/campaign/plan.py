@@ -120,10 +120,7 @@ def packet_hops(
 
     `acks` is how many acknowledgements a data packet of TCP causes; they cross as many links.
     """
-    hosts = testbed.hosts
-    codes, which = np.unique(schedule.src * len(hosts) + schedule.dst, return_inverse=True)
-    pairs = [divmod(code, len(hosts)) for code in codes.tolist()]
-    hops = np.array([paths.path(hosts[a], hosts[b]).hops for a, b in pairs], dtype=int)[which]
+    hops = paths.hops(schedule.src, schedule.dst)
     nic = trial.host.roce
     if nic is None:
         packets = -(-schedule.size_bytes // testbed.mss_bytes)
@@ -146,6 +143,7 @@ class _Estimator:
     def __init__(self, testbeds: Mapping[str, Testbed]) -> None:
         self._testbed = cache(lambda name: testbeds.get(name) or load_testbed(name))
         self._paths = cache(lambda name: PathTable(self._testbed(name)))
+        self._slowest_bps = cache(lambda name: _slowest_bps(self._testbed(name)))
         self._traffic: dict[object, tuple[Schedule, PacketHops]] = {}
         self._cached_flows = 0
 
@@ -154,7 +152,7 @@ class _Estimator:
         testbed = self._testbed(trial.testbed)
         schedule, hops = self._schedule_and_hops(trial, testbed)
         longest = int(schedule.size_bytes.max(initial=0))
-        slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
+        slowest_bps = self._slowest_bps(trial.testbed)
         # This assumes that the last flow to end is the largest, started last and got half a link.
         end_ns = trial.duration_ns + min(trial.drain_ns, 2 * longest * 8 * 10**9 // slowest_bps)
         return TrialPlan(
@@ -185,6 +183,10 @@ class _Estimator:
                 self._cached_flows = len(schedule)
             self._traffic[key] = (schedule, hops)
         return self._traffic[key]
+
+
+def _slowest_bps(testbed: Testbed) -> int:
+    return min(testbed.host_rate_bps(host) for host in testbed.hosts)
 
 
 def disk_bytes(trial: TrialSpec, testbed: Testbed, flows: int, end_ns: int) -> int:
