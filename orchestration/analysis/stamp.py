@@ -284,7 +284,7 @@ _CHECKS: dict[str, _Check] = {
     "starvation": lambda case: check_starvation(
         case.trial, case.testbed, case.schedule, ends_of(case.record), case.record.ports
     ),
-    "starvation of flows that end": lambda case: check_finite_starvation(
+    "finite flows": lambda case: check_finite_starvation(
         case.trial, case.testbed, case.schedule, ends_of(case.record), case.record.ports
     ),
     "load": lambda case: check_overload(

@@ -70,7 +70,7 @@ _FINDING_ROWS = (
      "with `allow_starvation`",
      "look at drops, pauses, thresholds and `roce.timeout`; `allow_starvation: true` makes it a "
      "result"),
-    ("starvation of flows that end", "finite-flows-starved", _W,
+    ("finite flows", "finite-flows-starved", _W,
      "a twentieth or more of the flows that ended, have 100 packets or more and took as long as a "
      "lasting flow is judged by received, while others competed, less than a tenth of the least "
      "equal share of the ports by which they may leave; with TCP, too",

@@ -70,6 +70,8 @@ def rate_figure(shown: ShownRepeat, bins: int, colours: Colours) -> CaptionedFig
         arm: of_time.binned(window.t_ns[1:], rates[arm][1:, rows], np.nanmin)
         for arm, window in windows.items()
     }
+    if all(np.isnan(grid).all() for grid in grids.values()):  # flows that ended before a reading
+        return None
     drawn = {arm: got[rows] for arm, got in cnps.items()}
     names = {
         arm: [f"{host} · {got:,}" for host, got in zip(hosts, drawn[arm], strict=True)]

@@ -113,6 +113,13 @@ def test_what_a_trial_does_not_have_is_no_number_and_no_picture(testbed):
     assert not buffer_figures(both, 100, 100, colours_of(["a", "b"]))
 
 
+def test_flows_that_end_before_the_second_reading_give_no_picture_of_rates(testbed):
+    fabric = testbed()
+    rates = [[25 * GBPS] * 4, [0] * 4, [0] * 4]
+    brief = samples(fabric, "host", [0, MS, 2 * MS], rate_bps=rates)
+    assert rate_figure(shown(a=result(fabric, host=brief)), 100, colours_of(["a"])) is None
+
+
 def test_the_hosts_that_were_told_to_slow_down_are_shown_with_their_rates(testbed):
     fabric = testbed()
     other = nics(fabric, cnps=np.zeros((4, 4), dtype=int))
