@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inventory.variant import grouped, split_name
+from inventory.variant import split_name
 from orchestration.campaign import schema
 from orchestration.campaign.cells import Cell, read_cells
 from orchestration.campaign.fields import (
@@ -74,11 +74,6 @@ class Campaign:
     def runs_one_at_a_time(self) -> bool:
         """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
         return any(mode_of(trial).real_time for trial in self.trials)
-
-    @property
-    def testbed_names(self) -> list[str]:
-        """What its testbeds are called together: variants of one are counted."""
-        return grouped(self.testbeds)
 
     def location_of_tuner(self, trial: TrialSpec) -> str:
         """Return the `file:line` of a trial's tuner; the campaign's name if the file has none."""
