@@ -28,6 +28,7 @@ from inventory.strictyaml import (
     suggest,
 )
 from inventory.testbed_json import testbed_from_json
+from inventory.variant import relative_to
 from orchestration.core.errors import InputError
 from orchestration.core.parts import Device, LinkSpec
 from orchestration.core.records import Ints
@@ -172,16 +173,14 @@ def testbed_of(name: str, mapping_path: Path) -> Testbed:
 
     Paths are relative to the folder of the mapping file. Raises InputError.
     """
-    path = mapping_path.parent / name
     if name.endswith(".json"):
+        path = mapping_path.parent / name
         remedy = "give the testbed.json of a run"
         try:
             return testbed_from_json(read_json(path, remedy))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError.single(str(path), f"is not a testbed: {error!r}", remedy) from error
-    if "/" in name or name.endswith((".yml", ".yaml")):
-        return load_testbed(f"{path.parent}/{path.name}")
-    return load_testbed(name)
+    return load_testbed(relative_to(str(mapping_path.parent), name))
 
 
 def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) -> list[int]:

@@ -85,17 +85,24 @@ def test_documented_defaults_are_the_schemas() -> None:
 
 def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
-    smallest, tuners, factors, repeats = blocks
-    start = "campaign: c\ntestbed: graphcc\nduration: 10ms\n"
+    smallest, testbed, tuners, factors, repeats = blocks
+    anywhere = "campaign: c\nduration: 10ms\n"
+    start = f"{anywhere}testbed: graphcc\n"
     traffic = "traffic: [{kind: message-mix, load: 0.5}]\n"
     counts = []
     one = start + "tuners: [secn1]\n"
-    texts = (smallest, start + traffic + tuners, one + factors, one + traffic + repeats)
+    texts = (
+        smallest,
+        anywhere + traffic + testbed,
+        start + traffic + tuners,
+        one + factors,
+        one + traffic + repeats,
+    )
     for text in texts:
         file = tmp_path / "c.yml"
         file.write_text(text, encoding="utf-8")
         counts.append(len(load_campaign(file).trials))
-    assert counts == [10, 10, 20, 60]
+    assert counts == [10, 10, 10, 20, 60]
 
 
 def test_the_example_of_two_transports_has_both_in_all_trials() -> None:
