@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from orchestration.analysis.metrics import METRICS, fct_key, slowdown_key
 from orchestration.core.condition import (
+    ARM,
     TUNER,
+    campaign_tuner_name,
     condition_key,
     condition_settings,
     factors_of,
@@ -23,7 +26,7 @@ from orchestration.core.condition import (
 from orchestration.core.errors import InputError, unknown
 from orchestration.core.pattern import PatternSpec
 from orchestration.core.trial import Scalar, TrialSpec
-from orchestration.results.question import compared_factor
+from orchestration.results.question import Question, arm_of, compared_factor
 
 Item = TypeVar("Item")
 
@@ -150,3 +153,58 @@ def known_judges(names: Sequence[str], where: str) -> tuple[str, ...]:
         )
     keys = [METRICS.canonical(name) for name in names]
     return tuple(dict.fromkeys(_SAME_IN_REPORTS.get(key, key) for key in keys))
+
+
+@dataclass(frozen=True)
+class PlannedComparison:
+    """What a campaign compares: the factor, its arms, the baseline first, and what judges them.
+
+    `factors` are the campaign's factors besides the tuner; `judge_named` says whether its file
+    names the metrics that judge.
+    """
+
+    compare: str
+    arms: tuple[str, ...]
+    judge: tuple[str, ...]
+    judge_named: bool
+    factors: tuple[str, ...]
+
+    @classmethod
+    def of(cls, trials: Sequence[TrialSpec], question: Question) -> PlannedComparison:
+        """Return the comparison of a campaign's trials, whose question is known to be right."""
+        compare = question.compare
+        tuners = {
+            arm_of(trial, campaign_tuner_name(trial), compare): trial.tuner.name for trial in trials
+        }
+        return cls(
+            compare,
+            tuple(order_arms(tuners, question.arms, compare)),
+            known_judges(question.judge, "judge") or default_judges(trials[0].traffic),
+            bool(question.judge),
+            tuple(factors_of(trials[0].cell)),
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What is compared, or that nothing is and how to, as a sentence without a full stop."""
+        baseline, *others = self.arms
+        compare = {TUNER: "tuners", ARM: "arms"}.get(self.compare, self.compare)
+        if not others:
+            factor = next(iter(self.factors), "host.congestion_control")
+            return (
+                f"nothing is compared: the only level of {compare} is {baseline}. To compare the "
+                f"levels of a factor, write compare: {factor}; or list several tuners, or arms"
+            )
+        judge = ", ".join(METRICS[key].label for key in self.judge)
+        why = "" if self.judge_named else ", which suits the traffic; judge: names another"
+        return f"compares {compare}: {', '.join(others)} with {baseline}, judged by {judge}{why}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        arms = list(self.arms)
+        return {
+            "compare": self.compare,
+            "baseline": arms[0],
+            "arms": arms,
+            "judge": list(self.judge),
+        }

@@ -25,7 +25,7 @@ from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.core.capabilities import capabilities, mode_of
-from orchestration.core.condition import TUNER, campaign_tuner_name
+from orchestration.core.condition import ARM, TUNER, campaign_tuner_name
 from orchestration.core.congestion import roce_controls
 from orchestration.core.files import sha256_of
 from orchestration.core.pattern import PatternSpec
@@ -120,7 +120,7 @@ def expand(cells: Sequence[Cell]) -> tuple[TrialSpec, ...]:
             _trial(cell, tuner, repeat)
             for cell in cells
             for tuner in cell.file.tuners
-            if _exists(cell.file.parent, tuner, repeat)
+            if _exists(cell, tuner, repeat)
         ]
         order = np.random.default_rng(entropy(file.seed, "order", repeat)).permutation(len(block))
         trials += [block[index] for index in order]
@@ -147,18 +147,19 @@ def _stopping_rule(file: schema.CampaignFile) -> StoppingRule | None:
     return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
 
 
-def _exists(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool:
+def _exists(cell: Cell, tuner: schema.Tuner, repeat: int) -> bool:
     """Return whether a campaign has a tuner's trial in a repeat: a replay may lack some."""
+    parent = cell.file.parent
     lists_trials = parent is not None and bool(parent.trials)
-    return not lists_trials or _parent_trial(parent, tuner, repeat) is not None
+    return not lists_trials or _parent_trial(cell, tuner, repeat) is not None
 
 
-def _parent_trial(
-    parent: schema.Parent | None, tuner: schema.Tuner, repeat: int
-) -> schema.ParentTrial | None:
-    """Return the trial that a repeat of a tuner replays, or None."""
+def _parent_trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> schema.ParentTrial | None:
+    """Return the trial that a repeat of a cell's tuner replays, or None."""
+    parent, arm = cell.file.parent, str(cell.labels.get(ARM, ""))
+    wanted = (tuner.called, repeat, arm)
     listed = parent.trials if parent is not None else ()
-    matches = (item for item in listed if (item.tuner, item.repeat) == (tuner.called, repeat))
+    matches = (item for item in listed if (item.tuner, item.repeat, item.arm) == wanted)
     return next(matches, None)
 
 
@@ -183,7 +184,7 @@ def _roce(cell: Cell) -> RoceSpec | None:
 def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     """Return the trial of a cell's tuner in a repeat, with the digests of all files it reads."""
     file, folder = cell.file, cell.folder
-    replayed = _parent_trial(file.parent, tuner, repeat)
+    replayed = _parent_trial(cell, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
     roce = _roce(cell)
     traffic = cell.patterns

@@ -134,13 +134,14 @@ class NamedTestbed(StrictModel):
 
 
 class ParentTrial(StrictModel):
-    """A recorded trial, and the tuner's label, repeat and seed of the trial that replays it."""
+    """A recorded trial, and tuner, arm, repeat and seed of the trial that replays it."""
 
     tuner: str = Field(description="the label of the tuner that takes its place")
     repeat: Positive = Field(description="which repeat it is replayed as, like 1")
     seed: NotNegative = Field(description="the seed of its replay, by default its own")
     trial: str = Field(description="its id, like secn1-r1-0f2975e3ff")
     sha256: Sha256 = Field(description="the SHA-256 of its trial.json")
+    arm: str = Field(default="", description="the arm of the replay, where that has `arms`")
 
 
 class Parent(StrictModel):

@@ -68,7 +68,9 @@ def check_parent(campaign: Fields, labels: list[str]) -> Iterator[LocatedProblem
     parent = campaign.get("parent")
     if parent is None or not parent.trials:
         return
-    seen: set[tuple[str, int]] = set()
+    declared = campaign.get("arms")
+    arms = list(map(str, declared)) if isinstance(declared, dict) and declared else [""]
+    seen: set[tuple[str, int, str]] = set()
     for index, item in enumerate(parent.trials):
         loc: Loc = ("parent", "trials", index)
         if item.tuner not in labels:
@@ -76,10 +78,16 @@ def check_parent(campaign: Fields, labels: list[str]) -> Iterator[LocatedProblem
             yield LocatedProblem(
                 (*loc, "tuner"), f"no tuner of the campaign is called {item.tuner!r}", remedy
             )
-        if (item.tuner, item.repeat) in seen:
+        if item.arm not in arms:
+            what, remedy = (
+                f"no arm {item.arm!r} in this campaign",
+                f"its arms are {', '.join(arms)}",
+            )
+            yield LocatedProblem((*loc, "arm"), what, remedy if any(arms) else "leave 'arm' out")
+        if (item.tuner, item.repeat, item.arm) in seen:
             what = f"a second trial for {item.tuner!r} in repeat {item.repeat}"
             yield LocatedProblem(loc, what, "remove one of the two")
-        seen.add((item.tuner, item.repeat))
+        seen.add((item.tuner, item.repeat, item.arm))
     last = max(item.repeat for item in parent.trials)
     if isinstance(campaign.get("repeats"), Adaptive):
         remedy = f"write how many of the parent's {last} repeats are replayed"

@@ -19,7 +19,7 @@ from orchestration.cli.options import (
     Scale,
     verb,
 )
-from orchestration.cli.plan_text import cautions_of, print_plan, question_json
+from orchestration.cli.plan_text import cautions_of, print_plan
 from orchestration.cli.run import rack_access, with_chosen_scale, with_rack_scale
 from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.errors import InputError
@@ -204,13 +204,13 @@ def _load_json(load: DeliverableLoad) -> dict[str, Any]:
     }
 
 
-def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
+def _as_json(campaign: CheckedCampaign, made: Plan) -> dict[str, Any]:
     from orchestration.core.trial import checkpoint_in
 
     return {
         "campaign": campaign.name,
         "file": str(campaign.path),
-        "question": question_json(campaign),
+        "question": campaign.comparison.to_json(),
         "backend": campaign.trials[0].backend,
         "jobs": made.jobs,
         "wall_s": round(made.wall_s, 3),

@@ -29,7 +29,7 @@ def print_plan(
     from orchestration.campaign.rotation import describe_rotation
 
     show(_cells(campaign, made), _total(made) if sizes is None else _adaptive_total(made, sizes))
-    show(_question(campaign))
+    show(campaign.comparison.sentence)
     cautions = (
         *campaign.unresponsive_conditions.sentences,
         *(one.sentence for one in made.unused_settings),
@@ -39,40 +39,6 @@ def print_plan(
     show(*(Span(caution, "warning") for caution in cautions), *describe_rotation(campaign.trials))
     minimum = campaign.repeats.minimum if campaign.repeats else None
     show(_order(made, minimum), *_offer_lines(offers))
-
-
-def question_json(campaign: Campaign) -> dict[str, Any]:
-    """Return what is compared: the factor, its baseline and arms, and the metrics that decide."""
-    from orchestration.analysis.arms import default_judges, known_judges, order_arms
-    from orchestration.core.condition import campaign_tuner_name
-    from orchestration.results.question import arm_of
-
-    question, trials = campaign.question, campaign.trials
-    tuners = {
-        arm_of(trial, campaign_tuner_name(trial), question.compare): trial.tuner.name
-        for trial in trials
-    }
-    arms = order_arms(tuners, question.arms, question.compare)
-    judge = known_judges(question.judge, "judge") or default_judges(trials[0].traffic)
-    return {"compare": question.compare, "baseline": arms[0], "arms": arms, "judge": judge}
-
-
-def _question(campaign: Campaign) -> str:
-    from orchestration.analysis.metrics import METRICS
-    from orchestration.core.condition import ARM, TUNER, factors_of
-
-    asked = question_json(campaign)
-    baseline, *others = asked["arms"]
-    compare = {TUNER: "tuners", ARM: "arms"}.get(asked["compare"], asked["compare"])
-    if not others:
-        factors = [*factors_of(campaign.cells[0]), "host.congestion_control"]
-        return (
-            f"nothing is compared: the only level of {compare} is {baseline}. To compare the "
-            f"levels of a factor, write compare: {factors[0]}; or list several tuners, or arms"
-        )
-    judge = ", ".join(METRICS[key].label for key in asked["judge"])
-    why = "" if campaign.question.judge else ", which suits the traffic; judge: names another"
-    return f"compares {compare}: {', '.join(others)} with {baseline}, judged by {judge}{why}"
 
 
 def cautions_of(campaign: Campaign) -> list[str]:

@@ -20,7 +20,6 @@ from pydantic import AliasChoices, Field
 from inventory.strictyaml import Duration, Loc, StrictModel, in_order, read, suggest
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.core.condition import TUNER
 from orchestration.core.errors import InputError, Problem, check_known, gather, unreadable
 from orchestration.core.problems import unknown
 from orchestration.core.trial import Scalar
@@ -41,7 +40,8 @@ class Printed(StrictModel):
 class Section(StrictModel):
     """A table or figure of a paper.
 
-    The arms are the tuners, or the levels of the factor `compares`. All arms are compared with the
+    The arms are the levels of the factor `compare` (older files call it `compares`), by default of
+    the one that the campaign compares. It is named as in campaigns. All arms are compared with the
     arm `reference`; the first of `metrics` is the primary one. `only` selects conditions and `arms`
     selects arms; by default all are shown. The baselines (best static setting, oracle, placebos,
     tuners by rule) are always shown. `placebos` says which arm is the placebo of which learned arm;
@@ -64,7 +64,7 @@ class Section(StrictModel):
     flows_from: Duration = 0
     flows_to: Duration | None = None
     steady_from: Duration = 0
-    compares: str = TUNER
+    compare: str = Field("", validation_alias=AliasChoices("compare", "compares"))
     printed: tuple[Printed, ...] = ()
 
 

@@ -278,6 +278,7 @@ _ALL_TRIALS = Section(
     placebos={},
     metrics=(),
     only={},
+    compare=TUNER,
 )
 
 

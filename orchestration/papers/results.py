@@ -6,7 +6,7 @@ Two arms are compared over the seeds at which both have valid trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.papers.claims import FactorLevels, Section
 from orchestration.papers.condition import Condition, Repeat, Repeats, order_transports
 from orchestration.results.interim_analyses import read_interim_analyses
+from orchestration.results.question import compared_factor, read_question
 from orchestration.results.reader import finished_trials, read_trial
 
 BEST_DCQCN, PLACEBO = "best-dcqcn", "placebo"
@@ -39,7 +40,8 @@ RULE_TUNERS = ("amt", "qaecn")
 class MeasuredTrial:
     """The measurements of one finished trial.
 
-    `cell` has the labels of its tuner and factors. `checkpoint` names the tuner's network, "" for
+    `cell` has the labels of its tuner and factors; `compare` is the one of them that its campaign
+    compares. `checkpoint` names the tuner's network, "" for
     the packaged one or none. `tuner` is the tuner's name, which may differ from its label; `params`
     are its parameters as text. `cautions` are reasons to run it again before it is believed.
     """
@@ -57,10 +59,14 @@ class MeasuredTrial:
     tuner: str = ""
     params: str = ""
     cautions: tuple[str, ...] = ()
+    compare: str = TUNER
 
-    def compared(self, factor: str) -> tuple[str, FactorLevels]:
-        """Return the trial's arm, a level of the compared factor, and its other factors."""
-        factors = factors_of(self.cell)
+    def compared(self, factor: str, *, by_tuner: bool = False) -> tuple[str, FactorLevels]:
+        """Return the trial's arm, a level of the compared factor, and its other factors.
+
+        With `by_tuner`, its tuner is one of these.
+        """
+        factors = dict(self.cell) if by_tuner else factors_of(self.cell)
         factors.pop(factor, None)
         return str(self.cell.get(factor, "")), factors
 
@@ -123,7 +129,7 @@ def read_measured_trials(
     Raises InputError, naming the file, if one cannot be read.
     """
     folders = finished_trials(folder)
-    planned = read_interim_analyses(folder)
+    planned, compare = read_interim_analyses(folder), read_question(folder).compare
     measured = []
     for number, path in enumerate(folders):
         result = read_trial(path)
@@ -145,6 +151,7 @@ def read_measured_trials(
                 tuner=result.spec.tuner.name,
                 params=repr(sorted(result.spec.tuner.params.items())),
                 cautions=tuple(_cautions(result.spec)),
+                compare=compare,
             )
         )
         progress(number + 1, len(folders))
@@ -162,10 +169,11 @@ def _cautions(spec: TrialSpec) -> Iterator[str]:
 
 def evaluate_section(section: Section, trials: tuple[MeasuredTrial, ...]) -> SectionResult:
     """Return a section's results, from the trials of its campaign."""
+    chosen = [trial for trial in trials if matches_levels(trial.cell, section.only)]
+    compare = _compared_factor(section, chosen)
+    by_tuner = compare != TUNER and _has_several_tuners(chosen, compare)
     selected = [
-        ComparedTrial(*trial.compared(section.compares), trial)
-        for trial in trials
-        if matches_levels(trial.cell, section.only)
+        ComparedTrial(*trial.compared(compare, by_tuner=by_tuner), trial) for trial in chosen
     ]
     if section.arms:
         # the baselines are shown in every section
@@ -196,6 +204,24 @@ def evaluate_section(section: Section, trials: tuple[MeasuredTrial, ...]) -> Sec
         invalid=sum(not item.trial.valid for item in selected),
         backends=tuple(sorted({item.trial.backend for item in selected})),
     )
+
+
+def _compared_factor(section: Section, trials: Sequence[MeasuredTrial]) -> str:
+    """Return the factor that a section compares: what it names, else that of its campaign."""
+    if not section.compare:
+        return trials[0].compare if trials else TUNER
+    factors = dict.fromkeys(name for trial in trials for name in factors_of(trial.cell))
+    return compared_factor(section.compare, factors) or section.compare
+
+
+def _has_several_tuners(trials: Sequence[MeasuredTrial], compare: str) -> bool:
+    """Return whether an arm has trials of several tuners at one seed under one condition."""
+    seen: dict[str, Scalar] = {}
+    for trial in trials:
+        key = repr((*trial.compared(compare), trial.seed))
+        if seen.setdefault(key, trial.cell[TUNER]) != trial.cell[TUNER]:
+            return True
+    return False
 
 
 def _arms(section: Section, trials: list[ComparedTrial]) -> tuple[str, ...]:

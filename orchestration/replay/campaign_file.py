@@ -43,7 +43,8 @@ class ReplayCampaign:
 
     `patterns` and `parent_trials` are the entries of `traffic` and `parent.trials`, by field.
     `times_ns` are the settings that are times, such as `drain`; `judge` has the metrics that decide
-    which tuner is best, as the replayed campaign names them.
+    which tuner is best, as the replayed campaign names them. `arms` has a campaign for each arm of
+    the replayed run, if its arms are not its tuners; they differ in some settings only.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ReplayCampaign:
     load_balancing: LoadBalancingSpec = ECMP
     clock: ClockName = ""
     judge: tuple[str, ...] = ()
+    arms: Mapping[str, ReplayCampaign] = field(default_factory=dict)
 
 
 def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
@@ -72,30 +74,27 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
     yield f"backend: {campaign.backend}"
     if campaign.clock:
         yield f"clock: {campaign.clock}"
-    yield "tuners:"
-    for tuner in campaign.tuners:
-        yield f"  - {yaml_mapping(tuner.fields)}"
-    yield "traffic:"
-    for pattern in campaign.patterns:
-        yield f"  - {yaml_mapping(pattern)}"
+    arms = {name: _settings(arm) for name, arm in campaign.arms.items()}
+    # recorded actions are those of an arm
+    shared = {
+        name: value
+        for name, value in _settings(campaign).items()
+        if all(name != "tuners" and arm.get(name) == value for arm in arms.values())
+    }
+    shared_names = tuple(shared)
+    yield from _lines({name: shared.pop(name) for name in ("tuners", "traffic") if name in shared})
     if campaign.judge:
         yield f"judge: {json.dumps(campaign.judge, ensure_ascii=False)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {whole_duration(value)}"
-    control = (campaign.host or HostSpec()).congestion_control
-    several = sum(control in mode.controls for mode in capabilities(campaign.backend).modes) > 1
-    if several or campaign.fabric != LINUX:
-        yield f"fabric: {yaml_mapping(vars(campaign.fabric))}"
-    if campaign.load_balancing != ECMP:
-        yield f"load_balancing: {yaml_mapping(_load_balancing(campaign.load_balancing))}"
-    if campaign.host is not None:
-        yield f"host: {yaml_mapping(_host(campaign.host))}"
-    if campaign.faults:
-        yield "faults:"
-    for fault in campaign.faults:
-        yield f"  - {yaml_mapping(_fault(fault))}"
+    yield from _lines(shared)
+    if arms:
+        yield "arms:"
+    for name, arm in arms.items():
+        own = {key: value for key, value in arm.items() if key not in shared_names}
+        yield f"  {yaml_string(name)}: {yaml_mapping(own)}"
     yield "parent:"
     yield f"  run: {yaml_string(campaign.parent_run)}"
     if campaign.parent_sha256:
@@ -104,6 +103,35 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
         yield "  trials:"
     for item in campaign.parent_trials:
         yield f"    - {yaml_mapping(item)}"
+
+
+def _settings(campaign: ReplayCampaign) -> dict[str, Any]:
+    """Return the fields in which the arms of a run may differ, each with its value."""
+    settings: dict[str, Any] = {
+        "tuners": [tuner.fields for tuner in campaign.tuners],
+        "traffic": list(campaign.patterns),
+    }
+    control = (campaign.host or HostSpec()).congestion_control
+    several = sum(control in mode.controls for mode in capabilities(campaign.backend).modes) > 1
+    if several or campaign.fabric != LINUX:
+        settings["fabric"] = dict(vars(campaign.fabric))
+    if campaign.load_balancing != ECMP:
+        settings["load_balancing"] = _load_balancing(campaign.load_balancing)
+    if campaign.host is not None:
+        settings["host"] = _host(campaign.host)
+    if campaign.faults:
+        settings["faults"] = [_fault(fault) for fault in campaign.faults]
+    return settings
+
+
+def _lines(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of fields: a mapping on one line, a list with a line for each entry."""
+    for name, value in fields.items():
+        if isinstance(value, list):
+            yield f"{name}:"
+            yield from (f"  - {yaml_mapping(entry)}" for entry in value)
+        else:
+            yield f"{name}: {yaml_mapping(value)}"
 
 
 def _host(host: HostSpec) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,11 @@ from orchestration.replay.substitutions import (
     transport,
 )
 from orchestration.replay.traces import (
+    ArmsOfCondition,
     TrialGroup,
     class_order,
     find_parents,
+    group_by_arms,
     group_parents,
     keeps_flow_numbers,
     schedule_of,
@@ -99,12 +101,47 @@ def replay_specs(request: ReplayRequest) -> tuple[ReplaySpec, ...]:
     if request.run.is_file():
         return (_spec_of_flow_file(request, other_tuners),)
     groups = group_parents(find_parents(request.run, request.trials))
-    return tuple(_replay_spec(request, group, other_tuners) for group in groups)
+    specs: list[ReplaySpec] = []
+    for condition in group_by_arms(groups):
+        if condition.arms:
+            specs.append(_spec_of_arms(request, condition, other_tuners))
+        else:
+            specs += [_replay_spec(request, group, other_tuners) for group in condition.groups]
+    return tuple(specs)
+
+
+def _spec_of_arms(
+    request: ReplayRequest, condition: ArmsOfCondition, other_tuners: tuple[TunerEntry, ...]
+) -> ReplaySpec:
+    """Return the spec of one campaign for the arms of a condition."""
+    specs = {
+        arm: _replay_spec(request, group, other_tuners, f"-arm-{number}")
+        for number, (arm, group) in enumerate(condition.arms.items(), start=1)
+    }
+
+    def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
+        arms = {arm: spec.write(folder, testbed, name) for arm, spec in specs.items()}
+        listed = tuple(
+            {**item, "arm": arm} for arm, written in arms.items() for item in written.parent_trials
+        )
+        return replace(next(iter(arms.values())), parent_trials=listed, arms=arms)
+
+    return replace(
+        next(iter(specs.values())),
+        parent=condition.groups[0].first.spec.campaign,
+        group_label=condition.factors,
+        notes=tuple(dict.fromkeys(note for spec in specs.values() for note in spec.notes)),
+        write=write,
+    )
 
 
 def _replay_spec(
-    request: ReplayRequest, group: TrialGroup, other_tuners: tuple[TunerEntry, ...]
+    request: ReplayRequest,
+    group: TrialGroup,
+    other_tuners: tuple[TunerEntry, ...],
+    mark: str = "",
 ) -> ReplaySpec:
+    """Return the spec of the campaign of a group; `mark` is part of the names of its actions."""
     trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if not capabilities(backend).runs:
@@ -128,7 +165,7 @@ def _replay_spec(
         _write_flows(group, folder, flows)
         kept = tuple(with_checkpoint(entry, folder) for entry in other_tuners)
         recorded = list(
-            _recorded_tuners(request, group, folder, testbed, [e.label for e in other_tuners])
+            _recorded_tuners(request, group, folder, testbed, [e.label for e in other_tuners], mark)
         )
         listed = list(_parent_trials(request, group, recorded, kept))
         return ReplayCampaign(
@@ -240,7 +277,12 @@ def _replay_pattern(file: str, klass: str) -> dict[str, Any]:
 
 
 def _recorded_tuners(
-    request: ReplayRequest, group: TrialGroup, folder: Path, testbed: Testbed, taken: Sequence[str]
+    request: ReplayRequest,
+    group: TrialGroup,
+    folder: Path,
+    testbed: Testbed,
+    taken: Sequence[str],
+    mark: str,
 ) -> Iterator[tuple[str, TunerEntry]]:
     """Write the actions of each recorded tuner; yield its label and its entry in the campaign."""
     if RECORDED not in request.tuners:
@@ -248,7 +290,7 @@ def _recorded_tuners(
     single = len(group.repeats) == 1
     for number, label in enumerate(dict.fromkeys(item.label for item in group.recorded), 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in label)[:40] or str(number)
-        ending = f"-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
+        ending = f"{mark}-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
         trials = {r.repeat: r.trial for r in group.recorded if r.label == label}
         scaled_to = testbed if request.scale_thresholds else None
         files = write_actions(folder, ending, trials, scaled_to)

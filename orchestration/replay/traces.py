@@ -18,7 +18,13 @@ from typing import Any
 import numpy as np
 
 from inventory.testbed_json import testbed_to_json
-from orchestration.core.condition import campaign_tuner_name, condition_settings, factor_labels
+from orchestration.analysis.arms import by_condition
+from orchestration.core.condition import (
+    TUNER,
+    campaign_tuner_name,
+    condition_settings,
+    factor_labels,
+)
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError, Problem, gather
 from orchestration.core.files import sha256_of
@@ -27,13 +33,20 @@ from orchestration.core.pattern import of_repeat
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.results.question import arm_of, read_question
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from orchestration.results.writer import TRIAL_FILE
+from traffic.patterns.replay import COLUMNS
 from traffic.schedule import class_names
 from tuners.recorded import columns_of, faults
 
 _GLOB = "*?["
+# The settings that are times, which a campaign has once for all of its arms.
+_TIMES = (
+    "duration", "drain", "warm_up", "sample_period", "action_period", "decision_latency",
+    "flow_sample_period",
+)  # fmt: skip
 # A reading that begins up to a tenth of a period early still belongs to the next sampling time.
 _EARLY_SHARE = 10
 
@@ -163,6 +176,67 @@ def group_parents(parents: Sequence[RecordedTrial]) -> tuple[TrialGroup, ...]:
             TrialGroup(factors if len(by_key) > 1 else "", tuple(_with_unique_names(group)))
         )
     return tuple(groups)
+
+
+@dataclass(frozen=True)
+class ArmsOfCondition:
+    """Groups of one condition. `arms` has them by arm if one campaign can replay them all.
+
+    `factors` are the levels that distinguish the condition from others.
+    """
+
+    factors: str
+    groups: tuple[TrialGroup, ...]
+    arms: Mapping[str, TrialGroup]
+
+
+def group_by_arms(groups: Sequence[TrialGroup]) -> tuple[ArmsOfCondition, ...]:
+    """Return the groups by condition, where the replayed campaign compares other than its tuners.
+
+    The arms of a condition become those of one campaign if they have the same fabric, flows, times,
+    tuners and repeats; the baseline comes first.
+    """
+    question = read_question(groups[0].first.trial.folder.resolve().parent)
+    compare = question.compare
+    specs = [group.first.spec for group in groups]
+    if compare == TUNER or not all(compare in spec.cell for spec in specs):
+        return tuple(ArmsOfCondition(group.factors, (group,), {}) for group in groups)
+    conditions = by_condition(groups, lambda group: group.first.spec, compare)
+    found = []
+    for condition in conditions:
+        arms = {arm_of(group.first.spec, "", compare): group for group in condition}
+        order = sorted(arms, key=[*question.arms, *arms].index)
+        cell = dict(condition[0].first.spec.cell)
+        del cell[compare]
+        factors = "-".join(factor_labels(cell, "-")) if len(conditions) > 1 else ""
+        one_campaign = len(arms) == len(condition) > 1 and _are_alike(condition)
+        found.append(
+            ArmsOfCondition(
+                factors,
+                tuple(condition),
+                {arm: arms[arm] for arm in order} if one_campaign else {},
+            )
+        )
+    return tuple(found)
+
+
+def _are_alike(groups: Sequence[TrialGroup]) -> bool:
+    """Return whether groups have the same fabric, times, labels, repeats and flows."""
+
+    def settings(group: TrialGroup) -> object:
+        spec = group.first.spec
+        names = sorted((item.label, item.repeat) for item in group.recorded)
+        times = [getattr(spec, f"{name}_ns") for name in _TIMES]
+        return testbed_to_json(group.first.trial.testbed), names, times, spec.clock
+
+    first, *others = groups
+    return all(settings(group) == settings(first) for group in others) and all(
+        np.array_equal(flows[name], schedule_of(group.of_repeat(repeat)[0].trial)[name])
+        for repeat in first.repeats
+        for flows in (schedule_of(first.of_repeat(repeat)[0].trial),)
+        for name in COLUMNS
+        for group in others
+    )
 
 
 def _key(parent: RecordedTrial) -> str:

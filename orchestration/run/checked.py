@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from inventory.strictyaml import read
-from orchestration.analysis.arms import default_judges, known_judges
+from orchestration.analysis.arms import PlannedComparison, default_judges, known_judges
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.deliverable_load import shortfall_messages
 from orchestration.campaign.expand import Campaign
@@ -54,6 +54,11 @@ class CheckedCampaign(Campaign):
     """
 
     unresponsive_conditions: UnresponsiveConditions
+
+    @property
+    def comparison(self) -> PlannedComparison:
+        """What the campaign compares, and how that is judged."""
+        return PlannedComparison.of(self.trials, self.question)
 
     def notices(self) -> list[str]:
         """Return warnings that a user should read before the campaign runs."""

@@ -48,7 +48,7 @@ def test_every_campaign_can_be_planned_and_is_named_as_its_file(name: str, tmp_p
 def test_claims_speak_of_the_campaigns_tuners_and_levels(name: str) -> None:
     cells = loaded(name).cells
     for section in (section for section in CLAIMS.sections if section.campaign == name):
-        arms = {str(cell[section.compares]) for cell in cells}
+        arms = {str(cell[section.compare or "tuner"]) for cell in cells}
         assert any(is_placebo(arm) for arm in arms)
         assert arms & {"best-static", "best-dcqcn"}
         claims = [claim for claim in CLAIMS.claims if claim.section == section.id]
@@ -120,11 +120,23 @@ def test_levels_of_a_factor_are_compared_if_a_section_says_so(campaign: Path) ->
         dataclasses.replace(one, cell={"tuner": "t", "flows": 4, "control": name})
         for name in ("swift", "dcqcn")
     )
-    section = SECTION.model_copy(update={"compares": "control"})
+    section = SECTION.model_copy(update={"compare": "control"})
     result = evaluate_section(section, trials)
     (condition,) = result.conditions
     assert condition.factors == {"flows": 4}
     assert set(condition.repeats) == {"swift", "dcqcn"}
+    # what the campaign compares is compared if the section names nothing, one tuner at a time
+    both = tuple(
+        dataclasses.replace(
+            one, cell={"tuner": tuner, "host.control": name}, compare="host.control"
+        )
+        for tuner in ("t", "u")
+        for name in ("swift", "dcqcn")
+    )
+    for compare in ("", "control", "host.control"):
+        result = evaluate_section(SECTION.model_copy(update={"compare": compare}), both)
+        assert [item.factors for item in result.conditions] == [{"tuner": "t"}, {"tuner": "u"}]
+        assert all(set(item.repeats) == {"swift", "dcqcn"} for item in result.conditions)
 
 
 def test_the_sections_of_one_paper_are_renewed() -> None:

@@ -387,3 +387,46 @@ def test_imported_runs_are_replayed_where_the_user_says(old, tmp_path):
             origin = read_trial(folder / trial.spec.parent.split()[0].removeprefix("others/"))
             assert_same_tables(origin, trial, "schedule")
             assert trial.stamp.valid
+
+
+def test_arms_of_a_run_are_replayed_as_the_arms_of_one_campaign(tmp_path):
+    arms = (
+        "arms:\n"
+        "  quick: {{host.min_rto: 1ms, tuners: [secn1]}}\n"
+        "  slow: {{host.min_rto: 9ms, tuners: [secn1]}}\n"
+        "judge: fct_p99\n"
+        "factors: {{action_period: [100us, 200us]}}\n"
+    )
+    tuners, host, period = (f"{PARENT.splitlines()[number]}\n" for number in (3, 15, 13))
+    assert (tuners[:6], host[:4], period[:6]) == ("tuners", "host", "action")
+    text = PARENT.replace(tuners, arms).replace(host, "").replace(period, "")
+    (tmp_path / "old.yml").write_text(text.format(testbed="rlcc-7", faults="[]"), encoding="utf-8")
+    old = load_campaign(tmp_path / "old.yml")
+    recorded = run(old, tmp_path)
+    (tmp_path / "old" / "campaign.yml").write_text(old.source, encoding="utf-8")
+    replays = build_replays(ReplayRequest(tmp_path / "old"), tmp_path)
+    assert [replay.file.parent.name for replay in replays] == [
+        "old-action-period-100us-replay-fluid.inputs",
+        "old-action-period-200us-replay-fluid.inputs",
+    ]
+    for replay in replays:
+        again = load_campaign(replay.file)
+        assert (again.question.compare, again.question.arms) == ("arm", ("quick", "slow"))
+        assert again.question.judge == ("fct_p99",)
+        for trial in run(again, tmp_path):
+            name = trial.spec.parent.partition(" ")[0].rpartition("/")[2]
+            (original,) = (one for one in recorded if one.folder.name == name)
+            assert trial.spec.cell["arm"] == original.spec.cell["arm"]
+            assert trial.spec.host == original.spec.host
+            assert trial.spec.action_period_ns == original.spec.action_period_ns
+            flows = (one.folder / "flows.parquet" for one in (trial, original))
+            first, second = (read_table(path, "flows") for path in flows)
+            assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def test_an_arm_that_a_replay_does_not_have_is_refused(old, tmp_path):
+    (replay,) = build_replays(ReplayRequest(old, trials="secn1-*"), tmp_path)
+    text = replay.file.read_text(encoding="utf-8")
+    replay.file.write_text(text.replace("- {tuner:", "- {arm: quick, tuner:"), encoding="utf-8")
+    with pytest.raises(InputError, match="no arm 'quick' in this campaign"):
+        load_campaign(replay.file)
