@@ -1,17 +1,20 @@
 """The answer of a campaign: which arm is best by the metric that judges, by how much, and if so.
 
-An arm wins if it is better than every other arm: the paired t-test's p-value against each of them,
-multiplied by the number of other arms (Bonferroni), is below 0.05, and so much better that it
-matters (`MATTERS`). The correction pays for having picked the best arm by the same results: a truly
-worse arm can then win with a probability of at most 5 %. Differences from the baseline are those of
-the comparisons, with Holm's correction over the arms.
+An arm other than the baseline wins if it is surely better than the baseline, by the judged
+comparison with its Holm correction, and better than each other arm: the p-value of the paired
+t-test against it, multiplied by the number of judged comparisons (Bonferroni), is below 0.05. The
+baseline wins if each other arm is surely worse. Differences below `MATTERS` count for nobody. So
+with two arms the winner is what the judged comparison says. The probability that an arm wins that
+is not truly the best is at most 5 %: to win, it has to be found better than the arm that is the
+best, and the corrections pay for every arm that could be (an intersection-union test: Berger,
+Technometrics 24, 1982). That is of one condition; conditions are not corrected for each other.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +23,7 @@ from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metrics import METRICS, SCORECARD, SIZE_CLASSES
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Arm, Condition, Summary
-from orchestration.render.numbers import NOTHING, interval, percent_change, quantity
+from orchestration.render.numbers import NOTHING, count, interval, percent_change, quantity
 
 # Smaller relative differences do not matter, however sure they are: nobody would act on them.
 MATTERS = 0.01
@@ -28,12 +31,12 @@ MATTERS = 0.01
 _MAX_BOUND = 10.0
 # A wider interval leaves room for differences that would matter to anybody.
 _ENOUGH = 0.2
-# How many arms that are worse than the baseline a sentence names.
-_MAX_WORSE = 2
+# How many arms that are worse than the baseline, and how many outcomes, a sentence names.
+_MAX_WORSE, _MAX_OUTCOMES = 2, 3
 
-# What can be said about a condition: an arm wins; several lead the baseline; none is shown to
-# differ from the baseline for the better; all are identical; there is one arm only, one pair of
-# trials only, or no valid trial.
+# What can be said about a condition: an arm wins; some arms lead, surely better than the baseline,
+# but not than each other; none is surely better; all are identical; there is one arm only; there
+# are no two pairs of trials with the baseline; or there is no valid trial.
 Outcome = Literal["winner", "leaders", "none", "identical", "alone", "untested", "void"]
 
 
@@ -41,7 +44,7 @@ Outcome = Literal["winner", "leaders", "none", "identical", "alone", "untested",
 class Answer:
     """What a condition answers by the metric `judge`.
 
-    `best` has the winner, or the arms that lead together. `sentence` says it with figures; `bound`
+    `best` has the winner, or the arms that lead. `sentence` says it with figures; `bound`
     is the largest relative difference from the baseline that the intervals do not exclude, NaN if
     there is none.
     """
@@ -62,24 +65,34 @@ def answer_of(condition: Condition, judge: str) -> Answer:
         why = why or f"no trial has the metric {METRICS[judge].label}"
         return Answer(condition.label, judge, "void", (), f"No answer: {why}.")
     if len(arms) == 1:
-        return Answer(condition.label, judge, "alone", (), _alone(arms[0], judge))
+        sentence = _alone(arms[0], judge, others=len(condition.arms) > 1)
+        return Answer(condition.label, judge, "alone", (), sentence)
     compared = [item for item in condition.comparisons if item.judged and item.metric == judge]
-    if compared and all(item.identical for item in compared):
+    if len(compared) == len(condition.arms) - 1 and all(item.identical for item in compared):
         return Answer(condition.label, judge, "identical", (), _identical(condition, compared))
-    best = _best(arms, judge)
     if max((item.difference.n for item in compared), default=0) < 2:
-        return Answer(condition.label, judge, "untested", (), _untested(best, arms, judge))
-    rivals = {arm.name: _against(arm, best, judge, condition) for arm in arms if arm is not best}
-    beaten = [name for name, difference in rivals.items() if _beats(difference, len(rivals))]
-    bound = _bound(compared)
-    if len(beaten) == len(rivals):
-        sentence = _winner(condition, best, rivals, compared)
-        return Answer(condition.label, judge, "winner", (best.name,), sentence, bound)
-    leaders = (best.name, *(name for name in rivals if name not in beaten))
-    if condition.arms[0].name in leaders or not _real(compared, best.name):
+        sentence = _untested(condition, arms, judge, pairs=bool(compared))
+        return Answer(condition.label, judge, "untested", (), sentence)
+    real = [item for item in compared if _is_sure(item)]
+    better = [item.arm for item in real if is_better(item.difference, judge)]
+    bound = _bound([item for item in compared if item not in real])
+    # Without an arm that is better, the baseline alone can win, if all others are worse.
+    lead = _best([arm for arm in arms if arm.name in better] or arms[:1], judge)
+    worse = {item.arm for item in real if item.arm not in better}
+    unbeaten = [
+        arm.name
+        for arm in condition.arms[1:]
+        if arm is not lead
+        and not (_beats(lead, arm, condition, judge) if better else arm.name in worse)
+    ]
+    if not unbeaten:
+        sentence = _winner(condition, lead.name, compared)
+        return Answer(condition.label, judge, "winner", (lead.name,), sentence, bound)
+    if not better:
         sentence = _no_winner(condition, compared, judge)
         return Answer(condition.label, judge, "none", (), sentence, bound)
-    sentence = _leaders(leaders, compared, judge)
+    leaders = (lead.name, *(name for name in unbeaten if name in better))
+    sentence = _leaders(leaders, [name for name in unbeaten if name not in better], compared)
     return Answer(condition.label, judge, "leaders", leaders, sentence, bound)
 
 
@@ -95,17 +108,39 @@ def headline(summary: Summary) -> str:
         return answers[0].sentence
     if len(summary.judge) > 1 and len(summary.conditions) == 1:
         return _by_judge(answers)
-    found = Counter(_in_words(answer) for answer in answers)
+    found = Counter(_in_short(answer) for answer in answers)
     what = "cases" if len(summary.judge) > 1 else "conditions"
+    judges = " and ".join(metric_words(key) for key in summary.judge)
     if len(found) == 1:
-        parts = [f"{next(iter(found))} in all {len(answers)} {what}"]
+        text = f"{next(iter(found))} in all {len(answers)} {what}"
+        if sizes := _range_words(summary, answers):
+            return f"{text}: {sizes}."
     else:
         (first, times), *rest = found.most_common()
         parts = [f"{first} in {times} of {len(answers)} {what}"]
-        parts += [f"{words} in {count}" for words, count in rest]
-    judges = " and ".join(metric_words(key) for key in summary.judge)
-    text = f"{', '.join(parts)}; judged by {judges}."
-    return text[0].upper() + text[1:] if text.startswith("no ") else text
+        parts += [f"{outcome} in {number}" for outcome, number in rest[: _MAX_OUTCOMES - 1]]
+        others = sum(number for _, number in rest[_MAX_OUTCOMES - 1 :])
+        text = ", ".join([*parts, *([f"something else in {others}"] if others else [])])
+    text = f"{text}; judged by {judges}."
+    return text[0].upper() + text[1:] if text.startswith("no") else text
+
+
+def _range_words(summary: Summary, answers: Sequence[Answer]) -> str:
+    """Return `mean slowdown 12% to 31% lower than dcqcn's` if one arm wins everywhere; else ""."""
+    if len(summary.judge) > 1 or answers[0].outcome != "winner":
+        return ""
+    winner, judge = answers[0].best[0], summary.judge[0]
+    found = [
+        item.difference.relative
+        for condition in summary.conditions
+        for item in condition.comparisons
+        if item.judged and item.arm == winner and item.baseline == summary.baseline
+    ]
+    if len(found) < len(answers) or not all(map(math.isfinite, found)):
+        return ""
+    low, high = (percent_change(pick(map(abs, found))) for pick in (min, max))
+    side = METRICS[judge].better
+    return f"{metric_words(judge)} {low} to {high} {side} than {summary.baseline}'s"
 
 
 def validity_text(summary: Summary) -> str:
@@ -157,118 +192,139 @@ def _best(arms: Sequence[Arm], judge: str) -> Arm:
     return pick(arms, key=lambda arm: arm.estimates[judge].mean)
 
 
-def _against(arm: Arm, best: Arm, judge: str, condition: Condition) -> PairedDifference:
-    """Return the difference of an arm from the best one, on their common seeds."""
+def _is_sure(item: Comparison) -> bool:
+    return item.real and matters(item.difference)
+
+
+def _beats(lead: Arm, other: Arm, condition: Condition, judge: str) -> bool:
+    """Return whether an arm is surely better than another one, on the seeds that both have."""
     rows = [
         {trial.spec.seed: trial.metrics.scalars[judge] for trial in one.valid}
-        for one in (best, arm)
+        for one in (other, lead)
     ]
     seeds = sorted(set(rows[0]) & set(rows[1]))
     first, second = ([row[seed] for seed in seeds] for row in rows)
-    return paired_difference(first, second, condition.interim)
-
-
-def _beats(difference: PairedDifference, rivals: int) -> bool:
-    return difference.p_t * rivals < SIGNIFICANCE and matters(difference)
-
-
-def _real(compared: Sequence[Comparison], arm: str) -> bool:
-    return any(item.arm == arm and item.real and matters(item.difference) for item in compared)
+    difference = paired_difference(first, second, condition.interim)
+    family = next(item.family for item in condition.comparisons if item.judged)
+    sure = difference.p_t * family < SIGNIFICANCE and matters(difference)
+    return sure and is_better(difference, judge)
 
 
 def _bound(compared: Sequence[Comparison]) -> float:
     """Return the largest relative difference that no interval of the comparisons excludes."""
     ends = [
-        max(abs(item.difference.relative_low), abs(item.difference.relative_high))
-        for item in compared
-        if not (item.real and matters(item.difference))
+        _extent(item.difference.relative_low, item.difference.relative_high) for item in compared
     ]
-    return max(ends, default=math.nan)
+    return max(ends) if ends and all(map(math.isfinite, ends)) else math.nan
 
 
-def _side(difference: PairedDifference) -> str:
-    return "higher" if difference.mean > 0 else "lower"
+def _extent(low: float, high: float) -> float:
+    return max(abs(low), abs(high)) if math.isfinite(low) and math.isfinite(high) else math.nan
 
 
 def _size(difference: PairedDifference, key: str) -> str:
-    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`."""
-    size = percent_change(difference.relative)
-    if not math.isfinite(difference.relative):
-        size = quantity(abs(difference.mean), METRICS[key].unit)
-    return f"{size} {_side(difference)}"
+    """Return `31% lower`, or with a unit where the baseline is 0: `higher by 12.3KB`."""
+    side = "higher" if difference.mean > 0 else "lower"
+    if math.isfinite(difference.relative):
+        return f"{percent_change(difference.relative)} {side}"
+    return f"{side} by {quantity(abs(difference.mean), METRICS[key].unit)}"
 
 
-def _winner(
-    condition: Condition,
-    best: Arm,
-    rivals: Mapping[str, PairedDifference],
-    compared: Sequence[Comparison],
-) -> str:
+def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -> str:
     baseline, judge = condition.arms[0].name, compared[0].metric
-    if best.name == baseline:
-        nearest = min(rivals, key=lambda name: abs(rivals[name].mean))
-        difference = rivals[nearest]
-        words = f"{_size(difference, judge)} {bounds_text(difference)}".rstrip()
-        return f"{best.name} wins: the next best, {nearest}, has a {metric_words(judge)} {words}."
-    own = next(item.difference for item in compared if item.arm == best.name)
-    words = f"{metric_words(judge)} is {_size(own, judge)} than {baseline}'s {bounds_text(own)}"
-    return f"{best.name} wins: {words.rstrip()}{_price(condition, best.name)}."
+    if winner == baseline:
+        nearest = min(compared, key=lambda item: abs(item.difference.mean))
+        with_it = (
+            f"with the next best, {nearest.arm}" if len(compared) > 1 else f"with {nearest.arm}"
+        )
+        words = _words(nearest.difference, judge, f" {with_it}")
+        return f"{baseline} wins: {metric_words(judge)} {words}."
+    own = next(item.difference for item in compared if item.arm == winner)
+    words = _words(own, judge, f" than {baseline}'s")
+    return f"{winner} wins: {metric_words(judge)} {words}{_price(condition, winner)}."
+
+
+def _words(difference: PairedDifference, key: str, than: str = "") -> str:
+    """Return `31% lower than dcqcn's [27, 35]`."""
+    return f"{_size(difference, key)}{than} {bounds_text(difference)}".rstrip()
 
 
 def _price(condition: Condition, arm: str) -> str:
-    """Return the largest price that an arm pays against the baseline: `, goodput 2% lower [1, 3]`.
+    """Return the largest price that an arm pays: `; its price: goodput 2% lower [1, 3]`.
 
-    A price is a metric of the scorecard by which it is surely worse; "" if there is none.
+    A price is a metric of the scorecard by which it is surely worse than the baseline; "" if there
+    is none.
     """
     worse = [
         item
         for item in condition.comparisons
         if item.arm == arm
         and item.metric in SCORECARD
-        and item.real
-        and matters(item.difference)
+        and _is_sure(item)
         and not is_better(item.difference, item.metric)
     ]
     if not worse:
         return ""
-    largest = max(worse, key=lambda item: abs(item.difference.relative))
-    bounds = bounds_text(largest.difference)
-    words = (
-        f"{metric_words(largest.metric)} is {_size(largest.difference, largest.metric)} {bounds}"
-    )
-    return f"; its price: {words.rstrip()}"
+    # from 0 to something is the largest
+    largest = max(worse, key=_relative_size)
+    words = _words(largest.difference, largest.metric)
+    return f"; its price: {metric_words(largest.metric)} {words}"
 
 
-def _leaders(leaders: Sequence[str], compared: Sequence[Comparison], judge: str) -> str:
+def _relative_size(item: Comparison) -> float:
+    relative = abs(item.difference.relative)
+    return relative if math.isfinite(relative) else math.inf
+
+
+def _leaders(leaders: Sequence[str], others: Sequence[str], compared: Sequence[Comparison]) -> str:
+    """Return which arms are surely better than the baseline; of `others` that is not known."""
     own = next(item for item in compared if item.arm == leaders[0])
-    words = f"{_size(own.difference, judge)} than {own.baseline}'s {bounds_text(own.difference)}"
-    return (
-        f"{_listed(leaders)} lead together: with {leaders[0]}, {metric_words(judge)} is "
-        f"{words.rstrip()}; no difference is shown between them."
-    )
+    words = _words(own.difference, own.metric, f" than {own.baseline}'s")
+    words = f"{metric_words(own.metric)} {words}"
+    if len(leaders) > 1:
+        text = f"{_listed(leaders)} lead together: with {leaders[0]}, {words}"
+        text += "; no difference is shown between them"
+    else:
+        text = f"{leaders[0]} leads: {words}"
+    return f"{text}; {_listed(others)} may be as good." if others else f"{text}."
 
 
 def _no_winner(condition: Condition, compared: Sequence[Comparison], judge: str) -> str:
     """Return how close the arms are that are not surely worse, and which arms are worse."""
-    baseline, bound = condition.arms[0].name, _bound(compared)
-    real = [item for item in compared if item.real and matters(item.difference)]
-    worse = [item for item in real if not is_better(item.difference, judge)]
-    close = [item.arm for item in compared if item not in real]
-    parts = []
-    if close:
-        verb = "is" if len(close) == 1 else "are"
-        if math.isfinite(bound) and bound <= _MAX_BOUND:
-            parts.append(f"{_listed(close)} {verb} within {percent_change(bound)} of {baseline}")
-        else:
-            parts.append(f"nothing is known of {_listed(close)} against {baseline}")
-        if not bound <= _ENOUGH:
-            parts[0] += ", which takes more repeats to narrow"
-    parts += [
-        f"{item.arm} is {percent_change(item.difference.relative)} worse "
-        f"{bounds_text(item.difference)}".rstrip()
-        for item in worse[:_MAX_WORSE]
-    ]
+    baseline = condition.arms[0].name
+    worse = [item for item in compared if _is_sure(item)]
+    close = [item for item in compared if item not in worse]
+    known = {item.arm for item in compared}
+    lost = [arm.name for arm in condition.arms[1:] if arm.name not in known]
+    parts = [_closeness(close, judge)] if close else []
+    if lost:
+        verb = "has" if len(lost) == 1 else "have"
+        parts.append(f"{_listed(lost)} {verb} no valid pair with {baseline}")
+    parts += [f"{item.arm} is worse by {_by(item, judge)}" for item in worse[:_MAX_WORSE]]
+    if len(worse) > _MAX_WORSE:
+        parts.append(f"{count(len(worse) - _MAX_WORSE, 'more arm')} worse")
     return f"No winner by {metric_words(judge)}: {'; '.join(parts)}."
+
+
+def _by(item: Comparison, judge: str) -> str:
+    difference = item.difference
+    if not math.isfinite(difference.relative):
+        return quantity(abs(difference.mean), METRICS[judge].unit)
+    return f"{percent_change(difference.relative)} {bounds_text(difference)}".rstrip()
+
+
+def _closeness(close: Sequence[Comparison], judge: str) -> str:
+    """Return how far arms may be from the baseline at most: `a and b are within 4% of c`."""
+    names, baseline = _listed([item.arm for item in close]), close[0].baseline
+    within = f"{names} {'is' if len(close) == 1 else 'are'} within"
+    bound = _bound(close)
+    ends = [_extent(item.difference.low, item.difference.high) for item in close]
+    if bound <= _MAX_BOUND:
+        hint = "" if bound <= _ENOUGH else ", which more repeats narrow"
+        return f"{within} {percent_change(bound)} of {baseline}{hint}"
+    if math.isnan(bound) and all(map(math.isfinite, ends)):
+        return f"{within} {quantity(max(ends), METRICS[judge].unit)} of {baseline}"
+    return f"too few repeats to tell {names} from {baseline}"
 
 
 def _identical(condition: Condition, compared: Sequence[Comparison]) -> str:
@@ -277,42 +333,50 @@ def _identical(condition: Condition, compared: Sequence[Comparison]) -> str:
     return f"No difference: {names} are identical in every pair{f': {why}' if why else ''}."
 
 
-def _untested(best: Arm, arms: Sequence[Arm], judge: str) -> str:
+def _untested(condition: Condition, arms: Sequence[Arm], judge: str, *, pairs: bool) -> str:
     side = "lowest" if METRICS[judge].better == "lower" else "highest"
+    best = _best(arms, judge)
     value = quantity(best.estimates[judge].mean, METRICS[judge].unit)
+    why = "Not tested, with one pair of trials"
+    if not pairs:
+        why = (
+            f"Not compared, as no seed has a valid trial of {condition.arms[0].name} and of another"
+        )
     return (
-        f"Not tested, with one pair of trials: {best.name} has the {side} {metric_words(judge)} "
-        f"of {len(arms)} arms, {value}, which may be chance; use more repeats."
+        f"{why}: {best.name} has the {side} {metric_words(judge)} of {count(len(arms), 'arm')}, "
+        f"{value}{', which may be chance; use more repeats' if pairs else ''}."
     )
 
 
-def _alone(arm: Arm, judge: str) -> str:
+def _alone(arm: Arm, judge: str, *, others: bool) -> str:
     estimate, unit = arm.estimates[judge], METRICS[judge].unit
     text = f"{arm.name}: {metric_words(judge)} {quantity(estimate.mean, unit)}"
     if math.isfinite(estimate.low):
         text += f" [{interval(estimate.low, estimate.high, unit)}]"
-    return f"{text}; nothing is compared."
+    why = "the others have no valid trial to compare" if others else "nothing is compared"
+    return f"{text}; {why}."
 
 
 def _by_judge(answers: Sequence[Answer]) -> str:
     """Return the answers of one condition by several metrics as one sentence."""
-    found = {_in_words(answer) for answer in answers}
-    if len(found) == 1:
-        names = " and ".join(metric_words(answer.judge) for answer in answers)
+    found = {_in_short(answer) for answer in answers}
+    if len(found) == 1 and answers[0].outcome != "none":
         if answers[0].outcome != "winner":
             return answers[0].sentence
+        names = " and ".join(metric_words(answer.judge) for answer in answers)
         return f"{next(iter(found))} by {names}: {answers[0].sentence.partition(': ')[2]}"
-    parts = [f"{_in_words(answer)} by {metric_words(answer.judge)}" for answer in answers]
-    return f"{'; '.join(parts)}."
+    parts = [f"{_in_short(answer)} by {metric_words(answer.judge)}" for answer in answers]
+    text = f"{'; '.join(parts)}."
+    return text[0].upper() + text[1:] if text.startswith("no") else text
 
 
-def _in_words(answer: Answer) -> str:
+def _in_short(answer: Answer) -> str:
     """Return an answer in two or three words: `hpcc wins`."""
     match answer.outcome:
         case "winner":
             return f"{answer.best[0]} wins"
         case "leaders":
-            return f"{_listed(answer.best)} lead"
+            return f"{_listed(answer.best)} {'leads' if len(answer.best) == 1 else 'lead'}"
         case "none" | "untested":
             return "no winner"
         case "identical":

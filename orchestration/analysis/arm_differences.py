@@ -23,14 +23,15 @@ NOT_TESTED = "not tested: one pair only"
 # What a reader has to know of verdicts, wherever they are printed.
 VERDICTS_NOTE = (
     "In brackets: 95% confidence intervals, in percent where no unit is given. A difference is "
-    "given if it is significant: p < 0.05 in a paired t-test after Holm's correction for all "
-    "comparisons of the condition. (Holm): p is below 0.05 only without that correction."
+    "given if it is significant: p < 0.05 in a paired t-test after Holm's correction, of the "
+    "metrics that judge among themselves, and of all others, which are exploratory, among "
+    "themselves. (Holm): p is below 0.05 only without that correction."
 )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A arm compared with the baseline on one metric, over their common seeds.
+    """An arm compared with the baseline on one metric, over their common seeds.
 
     `p_holm` is the paired t-test's p-value, corrected for `family` comparisons; the difference is
     `real`, that is, significant, if `p_holm` is below 0.05. The two arms are `identical` on the

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from inventory.variant import grouped, short_name
 from orchestration.analysis.answer import (
+    Answer,
+    answer_of,
     answers_of,
     headline,
     is_better,
@@ -93,26 +95,20 @@ def scorecard(summary: Summary) -> Scorecard | None:
 
     None if there are fewer than two arms, or no trial is valid.
     """
-    conditions = [one for one in summary.conditions if one.comparisons]
-    if len(summary.arms) < 2 or not conditions:
-        return None
-    baseline, *arms = summary.arms
     if len(summary.conditions) == 1:
-        keys = _row_keys(conditions[0], summary.judge)
-        rows = [
-            _row(conditions[0], key, arms, METRICS[key].label, judged=key in summary.judge)
-            for key in keys
-        ]
-        judged = [
-            dataclasses.replace(row, judged=key in summary.judge)
-            for key, row in zip(keys, rows, strict=True)
-        ]
-        return Scorecard(baseline, tuple(arms), tuple(judged))
+        return condition_scorecard(summary.conditions[0], summary)
+    baseline, *arms = summary.arms
+    # a condition that lacks the baseline is compared with another arm, so it is no row
+    conditions = [
+        one for one in summary.conditions if one.comparisons and one.arms[0].name == baseline
+    ]
+    if not conditions:
+        return None
     judge = summary.judge[0]
     shown = conditions[:MAX_ROWS]
-    more = len(conditions) - len(shown)
+    more = len(summary.conditions) - len(shown)
     caption = f"and {count(more, 'more condition')} below" if more else ""
-    rows = [_row(one, judge, arms, one.label) for one in shown]
+    rows = [_row(one, judge, arms, one.label, answer_of(one, judge)) for one in shown]
     return Scorecard(baseline, tuple(arms), tuple(rows), metric_words(judge), caption)
 
 
@@ -120,7 +116,13 @@ def condition_scorecard(condition: Condition, summary: Summary) -> Scorecard | N
     """Return the scorecard of one condition, None without comparisons."""
     if not condition.comparisons:
         return None
-    return scorecard(dataclasses.replace(summary, conditions=(condition,)))
+    baseline, *arms = [arm.name for arm in condition.arms]
+    rows = []
+    for key in _row_keys(condition, summary.judge):
+        answer = answer_of(condition, key) if key in summary.judge else None
+        rows.append(_row(condition, key, arms, METRICS[key].label, answer))
+        rows[-1] = dataclasses.replace(rows[-1], judged=answer is not None)
+    return Scorecard(baseline, tuple(arms), tuple(rows))
 
 
 def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
@@ -138,32 +140,34 @@ def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
 
 
 def _row(
-    condition: Condition, key: str, arms: Sequence[str], label: str, *, judged: bool = False
+    condition: Condition, key: str, arms: Sequence[str], label: str, answer: Answer | None
 ) -> ScoreRow:
+    """Return a row; `answer` is that by its metric, None if the metric does not judge."""
     found = {item.arm: item for item in condition.comparisons if item.metric == key}
-    metric = METRICS[key]
-    baseline = next((arm for arm in condition.arms[:1]), None)
-    estimate = baseline.estimates[key] if baseline is not None else None
-    value = quantity(estimate.mean, metric.unit) if estimate is not None else "–"
-    best = _best_arm(list(found.values()), condition)
-    surely_worse = [_verdict(item) == "worse" for item in found.values()]
-    if found and all(surely_worse) and len(found) == len(condition.arms) - 1:
-        value += " ★"
+    baseline, metric = condition.arms[0], METRICS[key]
+    best = answer.best if answer else _best_arms(list(found.values()), condition)
+    value = quantity(baseline.estimates[key].mean, metric.unit)
+    value += " ★" if baseline.name in best else ""
     cells = tuple(_cell(found.get(name), best) for name in arms)
-    return ScoreRow(label, "", metric.better, judged, value, cells)
+    return ScoreRow(label, "", metric.better, False, value, cells)
 
 
-def _best_arm(items: Sequence[Comparison], condition: Condition) -> str:
-    """Return the arm that is best of those that are surely better than the baseline; or ""."""
-    better = [item for item in items if _verdict(item) == "better"]
+def _best_arms(items: Sequence[Comparison], condition: Condition) -> Sequence[str]:
+    """Return the best arm of those that are surely better than the baseline.
+
+    It is the baseline if all others are surely worse, and none if neither is known.
+    """
+    verdicts = [_verdict(item) for item in items]
+    if items and set(verdicts) == {"worse"} and len(items) == len(condition.arms) - 1:
+        return [items[0].baseline]
+    better = [item for item, verdict in zip(items, verdicts, strict=True) if verdict == "better"]
     if not better:
-        return ""
-    lower = METRICS[better[0].metric].better == "lower"
-    pick: Callable[..., Comparison] = min if lower else max
-    return pick(better, key=lambda item: item.difference.mean).arm
+        return []
+    pick = min if METRICS[better[0].metric].better == "lower" else max
+    return [pick(better, key=lambda item: item.difference.mean).arm]
 
 
-def _cell(item: Comparison | None, best: str) -> ScoreCell:
+def _cell(item: Comparison | None, best: Sequence[str]) -> ScoreCell:
     if item is None or not item.difference.n:
         return ScoreCell("–")
     difference, verdict = item.difference, _verdict(item)
@@ -179,7 +183,7 @@ def _cell(item: Comparison | None, best: str) -> ScoreCell:
         text = f"within {percent_change(max(ends) / 100)}" if ends else "unclear"
         interval_text = ""
     low, high = bounds
-    return ScoreCell(text, interval_text, point, low, high, verdict, item.arm == best)
+    return ScoreCell(text, interval_text, point, low, high, verdict, item.arm in best)
 
 
 def _change_text(item: Comparison) -> str:
@@ -268,14 +272,14 @@ def _stationary(summary: Summary) -> Iterator[TrustItem]:
     growing = sum(one.mean > _STATIONARY and not one.low <= 0 for one in slopes)
     if growing:
         what = "arm" if len(summary.conditions) == 1 else "case"
-        where = f"in {growing} of {count(len(slopes), what)}: the backlog grows"
-        yield TrustItem("not stationary", where, "warning")
+        where = f" in {growing} of {count(len(slopes), what)}" if len(slopes) > 1 else ""
+        yield TrustItem("not stationary", f"(the backlog grows{where})", "warning")
     else:
-        yield TrustItem("stationary", "the backlog does not grow")
+        yield TrustItem("stationary", "(the backlog does not grow)")
 
 
 def _resolution(summary: Summary) -> Iterator[TrustItem]:
-    """Yield the smallest difference that the judging comparisons could have seen."""
+    """Yield which differences the judging comparisons may have missed: half an interval."""
     halves = [
         (item.difference.relative_high - item.difference.relative_low) / 2
         for condition in summary.conditions
@@ -284,7 +288,7 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
     ]
     known = [half for half in halves if math.isfinite(half)]
     if known and max(known) >= _MIN_RESOLUTION:
-        yield TrustItem(f"differences below {percent_change(max(known))}", "could not be seen")
+        yield TrustItem(f"differences below {percent_change(max(known))}", "may go unseen")
 
 
 def _warnings(summary: Summary) -> Iterator[TrustItem]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from orchestration.analysis.arm_differences import describe_difference
+from orchestration.analysis.arm_differences import Comparison, describe_difference
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import (
     DEVICES,
@@ -111,7 +111,7 @@ def comparison_table(condition: Condition) -> Table:
     rows = [
         Row(
             [
-                METRICS[item.metric].label,
+                (METRICS[item.metric].label, Span(" (judges)", "faint") if item.judged else ""),
                 *([item.arm] if several else []),
                 strong(item.verdict) if item.real else item.verdict,
                 describe_difference(item),
@@ -121,7 +121,7 @@ def comparison_table(condition: Condition) -> Table:
         )
         for item in condition.comparisons
     ]
-    first = condition.comparisons[0]
+    first, last = condition.comparisons[0], condition.comparisons[-1]
     columns = [
         Column("metric"),
         *([Column("arm")] if several else []),
@@ -134,8 +134,8 @@ def comparison_table(condition: Condition) -> Table:
     floor = condition.interim.p_value(2.0 ** (1 - pairs))
     arm = "each arm" if several else first.arm
     tests = (
-        f"p, Holm: paired t-test with Holm's correction for {first.family} comparisons; the "
-        "verdict gives differences with p < 0.05, and (Holm) marks those that are below 0.05 only "
+        f"p, Holm: paired t-test with Holm's correction{_families(first, last)}; the verdict "
+        "gives differences with p < 0.05, and (Holm) marks those that are below 0.05 only "
         "without the correction. p, sign flip: exact permutation test, uncorrected; it does not "
         f"assume normal differences, and cannot be below {floor:.3f} with {pairs} pairs."
         if first.family
@@ -143,6 +143,13 @@ def comparison_table(condition: Condition) -> Table:
     )
     caption = f"Differences of {arm} from {first.baseline}, paired by seed ({_pairs(pairs)}). "
     return Table(columns, rows, caption=caption + tests)
+
+
+def _families(first: Comparison, last: Comparison) -> str:
+    """Return what is corrected together: judged comparisons, and exploratory ones."""
+    judged = f" for {count(first.family, 'comparison')} by what judges" if first.judged else ""
+    rest = f" for {count(last.family, 'exploratory one')}" if not last.judged else ""
+    return " and, apart from them,".join(filter(None, (judged, rest)))
 
 
 def _pairs(pairs: int) -> str:

@@ -41,13 +41,18 @@ def text_before_plotly(page):
 
 @pytest.mark.slow
 def test_the_answer_comes_first_then_the_tables(run, folder):
-    result = run(folder, "--no-html")
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("first-light: 1 of 10 trials is invalid")
-    assert lines[1].startswith("• secn2 against secn1 (4 paired repeats): mean FCT")
+    first, whole = run(folder, "--no-html"), run(folder, "--no-html", "--full")
+    assert first.exit_code == whole.exit_code == 0, first.output
+    kicker, answer, *rest = first.stdout.splitlines()
+    assert kicker == "first-light · graphcc on fluid · WebSearch 60% · 5 paired repeats"
+    assert answer.startswith("secn1 wins: mean slowdown ")
+    assert "9 of 10 trials valid" in rest[-1]
+    assert max(map(len, rest[:-1])) <= 80
+    assert whole.stdout.startswith(first.stdout)
+    assert "packets marked" not in first.stdout
+    assert "--full" in first.stderr
     for said in ("up to 100KB", "10MB and more", "median", "p99", "packets marked", "flows failed"):
-        assert said in result.stdout
+        assert said in whole.stdout
 
 
 @pytest.mark.slow
@@ -66,7 +71,9 @@ def test_json_is_valid_and_has_every_figure(run, folder):
         raise AssertionError(f"{name} is not JSON")
 
     data = json.loads(run(folder, "--json", "--no-html").stdout, parse_constant=refuse)
-    assert data["format"] == 1
+    assert list(data)[:2] == ["answer", "format"]
+    assert data["format"] == 2
+    assert data["answer"]["sentence"].startswith("secn1 wins: mean slowdown ")
     (condition,) = data["conditions"]
     assert condition["arms"][1]["estimates"]["slowdown_p99_all"]["n"] == 4
     assert condition["comparisons"][0]["verdict"]
@@ -91,12 +98,15 @@ def test_the_page_starts_with_the_answer_and_shows_the_invalid_trial(page):
     places = [
         body.index(said)
         for said in (
-            "secn2 against secn1 (4 paired repeats)",
-            "1 of 10 trials is invalid",
-            "FCT slowdown by flow size",
-            "Queues",
+            '<h1 class="headline">secn1 wins: mean slowdown',
+            "9 of 10</b> trials valid",
+            "What explains it",
+            "All metrics, with tests",
+            "Flows by size",
+            "Queues, buffers and links",
             "Marking and utilisation",
-            "Are the trials valid?",
+            "Can it be trusted?",
+            "1 of 10 trials is invalid",
             "Software and settings",
         )
     ]
@@ -158,9 +168,10 @@ def test_conditions_tuners_and_a_single_repeat_have_their_place(tmp_path, cases)
     page = build_page(summarise(tmp_path / "x"))
     assert "<h2>load 0.3</h2>" in page
     assert "<h2>load 0.6</h2>" in page
-    assert "static(kmax_bytes=200000, kmin_bytes=5000) against secn1 (one pair)" in page
+    assert "No winner in all 2 conditions; judged by mean slowdown." in page
+    assert "Differences of each arm from secn1, paired by seed (1 pair)." in page
     assert "not tested: one pair only" in page
-    assert "kmin_bytes=5000) against secn1 (one pair): identical in every pair by all" in page
+    assert "identical in every pair" in page
 
 
 def test_the_marking_probability_is_shown_if_the_backend_gives_it(summary):

@@ -124,6 +124,7 @@ def test_one_run_and_all_of_them_together_are_reports_as_before(run, runs):
     assert not (runs / "index.html").exists()
     whole = run(runs, "--together", "--no-html")
     assert whole.stdout.startswith("runs · graphcc on fluid")
+    assert "18 of 20 trials valid" in whole.stdout
 
 
 def test_what_does_not_go_together_is_refused(run, runs):
