@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orchestration.campaign.unresponsive import Unresponsive
     from orchestration.core.trial import TrialSpec
     from orchestration.run.backend_factory import RackAccess
+    from orchestration.run.checked import CheckedCampaign
 
 
 @verb()
