@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestration.cli.terminal import in_real_time
+from orchestration.core.condition import TUNER
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Table, table
 from orchestration.render.terminal import show
@@ -38,7 +40,7 @@ def print_plan(
     )
     show(*(Span(caution, "warning") for caution in cautions), *describe_rotation(campaign.trials))
     minimum = campaign.repeats.minimum if campaign.repeats else None
-    show(_order(made, minimum), *_offer_lines(offers))
+    show(_order(made, _shown_labels(campaign), minimum), *_offer_lines(offers))
 
 
 def cautions_of(campaign: Campaign) -> list[str]:
@@ -78,12 +80,13 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
     real = " in real time" if first.clock else ""
     clock = "trial's time" if in_real_time(first) else "virtual time"
     rows = []
+    names = _shown_labels(campaign)
     for cell in campaign.cells:
         trials = [planned for planned in made.trials if planned.trial.cell == cell]
         count = len(trials)
         rows.append(
             [
-                *map(str, cell.values()),
+                *(str(cell[name]) for name in names),
                 f"{campaign.repeats.minimum} to {count}" if campaign.repeats else str(count),
                 f"{sum(trial.flows for trial in trials) / count:,.0f}",
                 format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
@@ -94,7 +97,7 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
             ]
         )
     return table(
-        list(first.cell),
+        names,
         (
             "repeats",
             "flows per trial",
@@ -111,6 +114,13 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
         "counts as one packet-hop for each link that it crosses. Packet-hops and wall times are "
         "estimates.",
     )
+
+
+def _shown_labels(campaign: Campaign) -> list[str]:
+    """Return the labels of cells: without the tuner's where only others vary."""
+    names = list(campaign.cells[0])
+    one = len({cell[TUNER] for cell in campaign.cells}) == 1
+    return [name for name in names if name != TUNER or not one or len(names) == 1]
 
 
 def _total(made: Plan) -> str:
@@ -144,7 +154,7 @@ def _adaptive_total(made: Plan, sizes: dict[str, Any]) -> str:
     )
 
 
-def _order(made: Plan, upto: int | None = None) -> str:
+def _order(made: Plan, names: Sequence[str], upto: int | None = None) -> str:
     """Return a line per block of trials: each cell once, in the order of the run.
 
     With adaptive repeats, `upto` is the repeat of the first interim analysis. What runs after it
@@ -152,7 +162,7 @@ def _order(made: Plan, upto: int | None = None) -> str:
     """
     blocks: dict[int, list[str]] = {}
     for planned in made.trials:
-        labels = "/".join(str(label) for label in planned.trial.cell.values())
+        labels = "/".join(str(planned.trial.cell[name]) for name in names)
         blocks.setdefault(planned.trial.repeat, []).append(labels)
     last = max(blocks)
     lines = [
