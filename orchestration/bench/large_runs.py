@@ -75,7 +75,7 @@ def large_runs() -> Outcome:
     with bench_folder() as folder:
         run = folder / "large"
         trials, flows, samples = _write_campaign(run)
-        figures = _command(("report", str(run)), run / "report.html", 30, 3)
+        figures = _command(("report", str(run)), run / "report.html", 6, 3)
         page = folder / "compare.html"
         figures += _command(("compare", str(run), str(run), "--out", str(page)), page, 40, 3)
         for name, query in _QUERIES.items():

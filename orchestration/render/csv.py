@@ -27,6 +27,10 @@ def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _field(value: Any) -> Any:
-    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+    if isinstance(value, str | int):  # most are, and abstract classes take longer to ask
+        return value
+    if isinstance(value, float) or (
+        isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
+    ):
         return f"{value:.9g}" if math.isfinite(value) else ""
     return value

@@ -1,7 +1,9 @@
 """ECMP next hops with and without failed links, and the cost of idle paths."""
 
 import dataclasses
+from itertools import permutations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -144,6 +146,22 @@ def test_every_host_reaches_every_host_by_an_even_path(testbed):
                 back = table.path(dst, src)
                 assert len(path.links) == len(back.links) == path.hops
                 assert dataclasses.replace(path, links=()) == dataclasses.replace(back, links=())
+    lengths_are_those_of_paths(testbed)
+
+
+def lengths_are_those_of_paths(testbed):
+    pairs, table = list(permutations(range(len(testbed.hosts)), 2)), PathTable(testbed)
+    paths = [table.path(testbed.hosts[src], testbed.hosts[dst]) for src, dst in pairs]
+    src, dst = np.array(pairs).T
+    assert table.hops(src, dst).tolist() == [path.hops for path in paths]
+    routes = next_hops(testbed)
+    used = {link for path in paths for link in path.links[1:-1]}
+    assert used <= {port.link for of in routes.values() for to in of.values() for port in to}
+
+
+@pytest.mark.parametrize("name", ["drlet-k4", "rlcc-7", "acc"])
+def test_lengths_of_paths_are_told_by_their_switches(name):
+    lengths_are_those_of_paths(load_testbed(name))
 
 
 @given(leaf_spines(), st.data())
@@ -184,5 +202,7 @@ def test_no_path_is_an_error():
     table = PathTable(testbed)
     with pytest.raises(ValueError, match="no path from h1 to h3 on testbed cut"):
         table.path("h1", "h3")
+    with pytest.raises(ValueError, match="no path from h1 to h3 on testbed cut"):
+        table.hops(np.array([0, 0]), np.array([1, 2]))
     with pytest.raises(ValueError, match="h1 has no path to itself"):
         table.path("h1", "h1")
