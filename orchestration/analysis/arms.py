@@ -94,11 +94,12 @@ def _settings(spec: TrialSpec, compare: str) -> dict[str, str]:
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
+    if isinstance(value, Mapping | list):
+        # lists entry by entry: another factor may vary the field beside the compared one
+        for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _flat(inner, f"{path}.{name}")
     else:
-        yield path, json.dumps(value, sort_keys=True)
+        yield path, json.dumps(value)
 
 
 def order_arms(tuners: Mapping[str, str], listed: Sequence[str], compare: str) -> list[str]:

@@ -164,7 +164,7 @@ def test_arms_of_any_factor_are_compared_within_conditions_of_all_others(load, t
         "pattern calm",
     ]
     judged = load("{until: 1%, min: 3, max: 4}", COMPARED + "judge: [fct_mean, slowdown_p99]\n")
-    assert checked(judged).repeats.of == ("fct_mean", "slowdown_p99")
+    assert checked(judged).repeats.of == ("fct_mean_ns_all", "slowdown_p99_all")
     assert checked(load("{until: 1%, min: 3, max: 4}")).repeats.of == ("slowdown_mean",)
 
 
