@@ -92,7 +92,8 @@ def answer_of(condition: Condition, judge: str) -> Answer:
         sentence = _no_winner(condition, compared, judge)
         return Answer(condition.label, judge, "none", (), sentence, bound)
     leaders = (lead.name, *(name for name in unbeaten if name in better))
-    sentence = _leaders(leaders, [name for name in unbeaten if name not in better], compared)
+    others = [name for name in unbeaten if name not in better]
+    sentence = _leaders(condition, leaders, others, compared)
     return Answer(condition.label, judge, "leaders", leaders, sentence, bound)
 
 
@@ -276,11 +277,16 @@ def _relative_size(item: Comparison) -> float:
     return relative if math.isfinite(relative) else math.inf
 
 
-def _leaders(leaders: Sequence[str], others: Sequence[str], compared: Sequence[Comparison]) -> str:
+def _leaders(
+    condition: Condition,
+    leaders: Sequence[str],
+    others: Sequence[str],
+    compared: Sequence[Comparison],
+) -> str:
     """Return which arms are surely better than the baseline; of `others` that is not known."""
     own = next(item for item in compared if item.arm == leaders[0])
     words = _words(own.difference, own.metric, f" than {own.baseline}'s")
-    words = f"{metric_words(own.metric)} {words}"
+    words = f"{metric_words(own.metric)} {words}{_price(condition, leaders[0])}"
     if len(leaders) > 1:
         text = f"{_listed(leaders)} lead together: with {leaders[0]}, {words}"
         text += "; no difference is shown between them"

@@ -31,15 +31,19 @@ class _AnswerOptions:
         bool | None,
         typer.Option("--incast/--no-incast", help="Add incasts, in which many hosts send to one."),
     ] = None
-    compare: Annotated[str, "What to compare: ecn-tcp, ecn-roce or flowlets."] = ""
+    compare: Annotated[
+        str,
+        "congestion-control, load-balancing, buffers, ecn-tcp, ecn-roce or flowlets.",
+    ] = ""
     tuners: Annotated[
         str, "Only these tuners, separated by commas; a learned one comes with its placebo."
     ] = ""
 
 
 @verb(
-    "Examples:  closloop init  |  closloop init first.yml --yes  |  closloop init labs/pet "
-    "--testbed pet --workload FB_Hadoop --load 0.5 --no-incast --compare ecn-roce  |  "
+    "Examples:  closloop init  |  closloop init cc.yml --compare congestion-control --yes  |  "
+    "closloop init labs/pet --testbed pet --workload FB_Hadoop --load 0.5 --no-incast "
+    "--compare ecn-roce  |  "
     "closloop init my.yml --tuners secn1,acc --yes"
 )
 def init(
@@ -58,10 +62,10 @@ def init(
 ) -> None:
     """Write a first campaign, with comments, from answers to three questions.
 
-    Which fabric, which traffic, what to compare? They are asked on a terminal, or given as options.
-    The campaign can be planned and run as it is. It compares published settings, rules, a learned
-    tuner if there is a packaged network for that transport, and its placebo. It has a warm-up, and
-    enough repeats for an interval.
+    What to compare, on which fabric, under which traffic? They are asked on a terminal, or given as
+    options. The campaign can be planned and run as it is. It has a warm-up, and enough repeats for
+    an interval. Thresholds and flowlet timeouts are compared as published settings, rules, a
+    learned tuner if there is a packaged network for that transport, and its placebo.
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.skeleton.write import check_free, generate, write
@@ -85,30 +89,34 @@ def init(
 def _answers(options: _AnswerOptions, *, ask: bool) -> Answers:
     """Return the answers: of options, else of the user if `ask` is true, else the defaults."""
     from inventory.files import known_testbeds, load_testbed
-    from orchestration.campaign.skeleton.arms import COMPARISONS, checked_load, usual_load
-    from orchestration.campaign.skeleton.write import Answers, unfit
+    from orchestration.campaign.skeleton.arms import checked_load, usual_load
+    from orchestration.campaign.skeleton.factors import COMPARISONS
+    from orchestration.campaign.skeleton.write import Answers, comparison_named, unfit
     from traffic.workloads import known_workloads, load_workload
 
     default = Answers()
-    testbed = options.testbed or default.testbed
+    compare = options.compare or default.compare
+    if ask and not options.compare:
+        rows = [(one.name, one.title) for one in COMPARISONS.values()]
+        compare = _choose("1. What to compare?", rows, default.compare)
+    comparison = comparison_named(compare)
+    testbed = options.testbed or comparison.testbed
     if ask and not options.testbed:
-        rows = [(name, load_testbed(name).description) for name in known_testbeds()]
-        testbed = _choose("1. Which fabric?", rows, default.testbed)
+        known = [(name, load_testbed(name)) for name in known_testbeds()]
+        rows = [(name, one.description) for name, one in known if unfit(comparison, one) is None]
+        testbed = _choose("2. On which fabric?", rows, comparison.testbed)
     fabric = load_testbed(testbed)
     workload = options.workload or default.workload
-    load = usual_load(fabric) if options.load is None else checked_load(options.load, fabric)
-    incast = default.incast if options.incast is None else options.incast
+    usual = usual_load(fabric, comparison.load)
+    load = usual if options.load is None else checked_load(options.load, fabric)
+    incast = comparison.incast if options.incast is None else options.incast
     if ask and not options.workload:
         rows = [(name, _sizes(load_workload(name))) for name in known_workloads()]
-        workload = _choose("2. Which traffic? Flow sizes:", rows, default.workload)
+        workload = _choose("3. Under which traffic? Flow sizes:", rows, default.workload)
     if ask and options.load is None:
         load = _ask_load(load, fabric)
     if ask and options.incast is None:
         incast = typer.confirm("   Add incasts, in which many hosts send to one?", default=incast)
-    compare = options.compare or default.compare
-    if ask and not options.compare:
-        rows = [(c.name, c.title) for c in COMPARISONS.values() if unfit(c, fabric) is None]
-        compare = _choose("3. What to compare?", rows, default.compare)
     tuners = tuple(name.strip() for name in options.tuners.split(",") if name.strip())
     return Answers(testbed, workload, load, incast, compare, tuners)
 

@@ -1,6 +1,6 @@
-"""The arms of a first campaign, and how much traffic it sends for how long.
+"""The tuners of a first campaign, and how much traffic it sends for how long.
 
-The arms are published settings, rules that learn nothing, a learned tuner and its placebo: the same
+They are published settings, rules that learn nothing, a learned tuner and its placebo: the same
 actions at random. A learned tuner is included if a packaged network was trained under the
 campaign's transport, as its model card says.
 """
@@ -43,22 +43,42 @@ class Learned:
     placebo: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A comparison that can be chosen: its transport, and its arms in the order of the file.
+    """A comparison that can be chosen, under the congestion control `transport`.
 
-    `fixed` has published settings that never change, `rules` tuners that learn nothing; both are by
-    tuner name. `several_paths` says that the fabric must have several paths between hosts.
+    RoCE NICs get a lossless fabric. `several_paths` says that the fabric must have several paths
+    between hosts. The other fields are the answers to the other questions that suit it; `load` is
+    less where links between switches could not carry it.
     """
 
     name: str
     title: str
     transport: str
+    several_paths: bool = False
+    testbed: str = "graphcc"
+    load: float = 0.6
+    incast: bool = True
+    incast_bytes: int = 128_000
+
+    @property
+    def lossless(self) -> bool:
+        """Whether hosts have RoCE NICs, and so switches priority flow control."""
+        return self.transport != DCTCP
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunerComparison(Comparison):
+    """A comparison of tuners, in the order of the file.
+
+    `fixed` has published settings that never change, `rules` tuners that learn nothing; both are by
+    tuner name.
+    """
+
     baseline: str
     fixed: dict[str, Arm]
     rules: dict[str, Arm]
     learned: tuple[Learned, ...]
-    several_paths: bool = False
 
 
 _THRESHOLDS = {
@@ -81,42 +101,40 @@ _THRESHOLD_NETWORKS = (
     Learned("graphcc", "ports exchange messages", _of("graphcc")),
 )
 
-_ECN_TCP = Comparison(
-    "ecn-tcp",
-    "ECN thresholds under TCP (DCTCP)",
-    DCTCP,
-    "secn1",
-    _THRESHOLDS,
-    _THRESHOLD_RULES,
-    _THRESHOLD_NETWORKS,
+_ECN_TCP = TunerComparison(
+    name="ecn-tcp",
+    title="ECN thresholds under TCP (DCTCP)",
+    transport=DCTCP,
+    baseline="secn1",
+    fixed=_THRESHOLDS,
+    rules=_THRESHOLD_RULES,
+    learned=_THRESHOLD_NETWORKS,
 )
 _ROCE = "ECN thresholds under RoCE (DCQCN, lossless by PFC)"
-COMPARISONS = {
-    one.name: one
-    for one in (
-        _ECN_TCP,
-        replace(_ECN_TCP, name="ecn-roce", title=_ROCE, transport=DCQCN),
-        Comparison(
-            "flowlets",
-            "flowlet timeouts under TCP (DCTCP), where switches have several paths",
-            DCTCP,
-            "letflow",
-            {
-                "letflow": Arm("letflow", "published: 200 us"),
-                "ecmp": Arm(
-                    "{name: timeout, label: ecmp, timeout_ns: 1s}",
-                    "a flow keeps its path",
-                ),
-            },
-            {"drw": Arm("drw", "a rule, by the load of a switch's links")},
-            (
-                Learned("drlet", "one network for the fabric", "random-timeouts"),
-                Learned("drlet-local", "a small network at each switch", "random-timeouts"),
+TUNER_COMPARISONS = (
+    _ECN_TCP,
+    replace(_ECN_TCP, name="ecn-roce", title=_ROCE, transport=DCQCN),
+    TunerComparison(
+        name="flowlets",
+        title="flowlet timeouts under TCP (DCTCP), where switches have several paths",
+        transport=DCTCP,
+        several_paths=True,
+        testbed="drlet-k4",
+        baseline="letflow",
+        fixed={
+            "letflow": Arm("letflow", "published: 200 us"),
+            "ecmp": Arm(
+                "{name: timeout, label: ecmp, timeout_ns: 1s}",
+                "a flow keeps its path",
             ),
-            several_paths=True,
+        },
+        rules={"drw": Arm("drw", "a rule, by the load of a switch's links")},
+        learned=(
+            Learned("drlet", "one network for the fabric", "random-timeouts"),
+            Learned("drlet-local", "a small network at each switch", "random-timeouts"),
         ),
-    )
-}
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +149,9 @@ class ChosenArms:
     without: tuple[str, ...] = field(default=())
 
 
-def choose_arms(comparison: Comparison, testbed: Testbed, tuners: Sequence[str] = ()) -> ChosenArms:
+def choose_arms(
+    comparison: TunerComparison, testbed: Testbed, tuners: Sequence[str] = ()
+) -> ChosenArms:
     """Return a comparison's arms on a testbed: the given `tuners`, by default a fair set.
 
     The fair set has all fixed settings and rules, and the first learned tuner. Every learned tuner
@@ -168,7 +188,7 @@ def choose_arms(comparison: Comparison, testbed: Testbed, tuners: Sequence[str] 
 
 
 def _check(
-    comparison: Comparison, networks: dict[str, tuple[str, ...]], tuners: Sequence[str]
+    comparison: TunerComparison, networks: dict[str, tuple[str, ...]], tuners: Sequence[str]
 ) -> None:
     """Raise InputError for tuners that the comparison does not have, or has no network for."""
     not_learned = [*comparison.fixed, *comparison.rules]
@@ -231,12 +251,11 @@ MS = 1_000_000
 _MAX_LOAD = 0.9
 # Utilisation of uplinks by random pairs of hosts; the rest is left for bursts.
 _MAX_UPLINK_UTILISATION = 0.8
-_USUAL_LOAD = 0.6
 # The measured time is as long as a NIC takes for so many bits: 10 ms at 25 Gbit/s. In it, 24 hosts
 # send some 300 flows of WebSearch at a load of 60 %.
 _WINDOW_BITS = 250_000_000
 _MIN_WINDOW_NS, _MAX_WINDOW_NS = 5 * MS, 25 * MS
-_INCAST_BYTES, _MIN_INCAST_BYTES = 128_000, 8_000
+_MIN_INCAST_BYTES = 8_000
 _MAX_FAN_IN = 16
 # The drain is this many times as long as the workload's largest flow takes on an idle path.
 _DRAIN_IDEALS = 10
@@ -269,11 +288,11 @@ def uplink_ratio(testbed: Testbed) -> float:
     return busiest
 
 
-def usual_load(testbed: Testbed) -> float:
-    """Return 0.6, or less where links between switches could not carry it, in steps of 0.05."""
+def usual_load(testbed: Testbed, load: float = 0.6) -> float:
+    """Return `load`, or less where links between switches could not carry it, in steps of 0.05."""
     ratio = uplink_ratio(testbed)
     maximum = _MAX_UPLINK_UTILISATION / ratio if ratio else 1.0
-    return _USUAL_LOAD if maximum >= _USUAL_LOAD else max(0.05, math.floor(maximum * 20) / 20)
+    return load if maximum >= load else max(0.05, math.floor(maximum * 20) / 20)
 
 
 def checked_load(load: float, testbed: Testbed) -> float:
@@ -295,7 +314,7 @@ def checked_load(load: float, testbed: Testbed) -> float:
 
 def window_ns(testbed: Testbed) -> int:
     """Return how long to measure in ns: `_WINDOW_BITS` at the slowest NIC's rate, within bounds."""
-    exact = _WINDOW_BITS * 10**9 // _nic_bps(testbed)
+    exact = _WINDOW_BITS * 10**9 // nic_bps(testbed)
     return max(_MIN_WINDOW_NS, min(_MAX_WINDOW_NS, _up(exact, MS)))
 
 
@@ -306,22 +325,25 @@ def drain_ns(testbed: Testbed, workload: str) -> int:
     ends when all flows have ended.
     """
     largest_bytes = load_workload(workload).points[-1][0]
-    alone_ns = largest_bytes * 8 * 10**9 // _nic_bps(testbed)
+    alone_ns = largest_bytes * 8 * 10**9 // nic_bps(testbed)
     return max(_MIN_DRAIN_NS, _up(_DRAIN_IDEALS * alone_ns, 100 * MS))
 
 
-def incast(testbed: Testbed) -> Incast:
-    """Return incasts that fill at most half of a port's buffer, and a third of its line's time."""
+def incast(testbed: Testbed, size_bytes: int = 128_000) -> Incast:
+    """Return incasts that fill at most half of a port's buffer, and a third of its line's time.
+
+    Each of their flows has at most `size_bytes`.
+    """
     fan_in = max(2, min(_MAX_FAN_IN, 2 * len(testbed.hosts) // 3))
     room_bytes = min(port.buffer_bytes for port in testbed.switch_ports) // 2
-    size_bytes = _INCAST_BYTES
     while size_bytes * fan_in > room_bytes and size_bytes > _MIN_INCAST_BYTES:
         size_bytes //= 2
-    lasts_ns = fan_in * size_bytes * 8 * 10**9 // _nic_bps(testbed)
+    lasts_ns = fan_in * size_bytes * 8 * 10**9 // nic_bps(testbed)
     return Incast(fan_in, size_bytes, max(MS, _up(3 * lasts_ns, MS)))
 
 
-def _nic_bps(testbed: Testbed) -> int:
+def nic_bps(testbed: Testbed) -> int:
+    """Return the rate of the slowest NIC in bit/s."""
     return min(port.rate_bps for host in testbed.hosts for port in testbed.ports_of[host])
 
 

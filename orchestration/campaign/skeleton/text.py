@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.campaign.skeleton.arms import DCQCN, DCTCP, Arm, ChosenArms, Comparison, Incast
+from orchestration.campaign.skeleton.arms import (
+    DCQCN,
+    DCTCP,
+    Arm,
+    ChosenArms,
+    Comparison,
+    Incast,
+)
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 
@@ -65,7 +72,6 @@ def lossless_text(testbed: Testbed, like: str) -> str:
     Of several traffic classes the first becomes that of RoCE. `like` is its name, or its path as
     seen from the file.
     """
-    shared = 2 * max(port.buffer_bytes for port in testbed.switch_ports)
     classes = [klass.name for klass in testbed.classes]
     lines = [
         f"# {testbed.name} with lossless switches, for RoCE NICs: made by `closloop init`.",
@@ -75,14 +81,10 @@ def lossless_text(testbed: Testbed, like: str) -> str:
         "# The ports of a switch share its buffer. Priority flow control stops a sender before it",
         "# overflows; a queue may take alpha times the buffer that is free.",
     ]
+    lines.append(f"switch: {lossless_switch(testbed)}")
     if not classes:
-        lines.append(f"switch: {{buffer: {format_size(shared, 3)}, alpha: 1/8, pfc: [3]}}")
         return "\n".join(lines) + "\n"
-    first, *others = classes
-    alphas = ", ".join([f"{first}: 1/8", *(f"{name}: 1" for name in others)])
-    lines.append(
-        f"switch: {{buffer: {format_size(shared, 3)}, alpha: {{{alphas}}}, pfc: [{first}]}}"
-    )
+    first = classes[0]
     lines.append("classes:")
     for klass in testbed.classes:
         control = DCQCN if klass.name == first else klass.congestion_control
@@ -92,6 +94,20 @@ def lossless_text(testbed: Testbed, like: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def lossless_switch(testbed: Testbed) -> str:
+    """Return the field `switch` of a testbed's lossless version."""
+    alpha, lossless = "1/8", "3"
+    if classes := [klass.name for klass in testbed.classes]:
+        lossless, *others = classes
+        alpha = f"{{{', '.join([f'{lossless}: 1/8', *(f'{name}: 1' for name in others)])}}}"
+    return f"{{buffer: {format_size(shared_bytes(testbed), 4)}, alpha: {alpha}, pfc: [{lossless}]}}"
+
+
+def shared_bytes(testbed: Testbed) -> int:
+    """Return the buffer that a lossless switch shares among its ports: that of its two largest."""
+    return 2 * max(port.buffer_bytes for port in testbed.switch_ports)
+
+
 def lossless_name(testbed: Testbed) -> str:
     """Return the name of a testbed's lossless version."""
     return f"{testbed.name}-pfc"
@@ -99,62 +115,67 @@ def lossless_name(testbed: Testbed) -> str:
 
 def _head(spec: SkeletonSpec) -> Iterator[str]:
     incasts = ", with incasts on top" if spec.incast else ""
-    yield from _comment(
+    yield from comment(
         f"Which arm is best for which flows: {spec.comparison.title}? {spec.workload} at "
         f"{spec.load:.0%} load{incasts}, on {spec.fabric.description or spec.fabric.name}. "
         "Made by `closloop init`, and yours to edit."
     )
     yield "#"
-    commands = (
-        (f"closloop plan {spec.command}", "what would run, and how long it takes"),
-        (f"closloop run {spec.command}", "run it; the same command goes on after Ctrl-C"),
-        (f"closloop report runs/{spec.name}", "tables, and a page that opens offline"),
-    )
-    room = max(len(command) for command, _ in commands)
-    for command, what in commands:
-        yield f"#   {command:<{room}}   {what}"
+    yield from commands(spec)
     yield "#"
-    yield from _comment(
+    yield from comment(
         "A field that does not exist, or a value without its unit, is refused with its line. "
         "docs/generated/campaign-file.md has all fields."
     )
-    yield _with_comment(f"campaign: {spec.name}", f"results go to runs/{spec.name}")
+    yield with_comment(f"campaign: {spec.name}", f"results go to runs/{spec.name}")
+
+
+def commands(spec: SkeletonSpec) -> Iterator[str]:
+    """Yield comments with the commands that take the file."""
+    shown = (
+        (f"closloop plan {spec.command}", "what would run, and how long it takes"),
+        (f"closloop run {spec.command}", "run it; the same command goes on after Ctrl-C"),
+        (f"closloop report runs/{spec.name}", "the answer, and a page that opens offline"),
+    )
+    room = max(len(command) for command, _ in shown)
+    for command, what in shown:
+        yield f"#   {command:<{room}}   {what}"
 
 
 def _fabric(spec: SkeletonSpec) -> Iterator[str]:
-    yield from _comment(
+    yield from comment(
         f"The fabric. `closloop inventory show {shlex.quote(spec.shown)}` draws it, `closloop "
         "inventory list` has others; a file of your own is named by its path."
     )
     yield f"testbed: {spec.testbed}"
     if spec.comparison.transport == DCTCP:
-        yield from _comment(
+        yield from comment(
             "Where it runs: Linux in virtual time. `closloop run --on fluid --out first-look` "
             "gives a first look in seconds, `--on simulated` is ns-3, `--on hardware` a rack."
         )
     else:
-        yield from _comment(
+        yield from comment(
             "Where it runs: RoCE NICs and switches in virtual time. `closloop run --on simulated` "
             "is ns-3, `--on hardware` a rack."
         )
     yield "backend: emulated"
     if spec.fabric.classes:
         names = ", ".join(klass.name for klass in spec.fabric.classes)
-        yield from _comment(
+        yield from comment(
             f"Each of the fabric's traffic classes ({names}) has a transport of its own. Flows "
             "are of the first, unless their pattern says `class`."
         )
     elif spec.comparison.transport == DCTCP:
-        yield from _comment("The hosts' TCP. Others: cubic, reno, bbr (docs/campaign.md, host).")
+        yield from comment("The hosts' TCP. Others: cubic, reno, bbr (docs/campaign.md, host).")
         yield f"host: {{congestion_control: {DCTCP}}}"
     else:
-        yield from _comment(
+        yield from comment(
             "The hosts' NICs: RoCE under DCQCN, with the parameters that NICs have (mlx5; others: "
             "paper, hpcc). Other congestion controls of NICs are swift, timely, hpcc, rlcc."
         )
         yield f"host: {{congestion_control: {DCQCN}, roce: {{dcqcn: mlx5}}}}"
     if spec.comparison.several_paths:
-        yield from _comment(
+        yield from comment(
             "After an idle time in a flow, switches choose its path again. Each tuner sets how "
             "long that time is."
         )
@@ -162,7 +183,7 @@ def _fabric(spec: SkeletonSpec) -> Iterator[str]:
 
 
 def _arms(spec: SkeletonSpec) -> Iterator[str]:
-    yield from _comment(
+    yield from comment(
         "What is compared. In each repeat all get the same flows, so that differences are paired. "
         "A fair set has a published setting, a rule that learns nothing, a learned tuner and its "
         "placebo, which acts at random: only what is better than the placebo was learned."
@@ -172,7 +193,7 @@ def _arms(spec: SkeletonSpec) -> Iterator[str]:
     for arm in spec.chosen.arms:
         yield from _listed(arm, room)
     for name in spec.chosen.without:
-        yield from _comment(
+        yield from comment(
             f"{name} has no packaged network for this. To train one: closloop train {name} --help, "
             f"then {{name: {name}, checkpoint: FILE.safetensors}}",
             indent=2,
@@ -182,13 +203,13 @@ def _arms(spec: SkeletonSpec) -> Iterator[str]:
         for arm in spec.chosen.others:
             yield from _item(arm.entry, "  # ")
     if spec.comparison.several_paths:
-        yield from _comment(
+        yield from comment(
             f"best-static, the arm to beat: closloop search {spec.command} --over timeouts, then",
             indent=2,
         )
         kind = "timeout"
     else:
-        yield from _comment(
+        yield from comment(
             f"best-static, the arm to beat: closloop search {spec.command}, then", indent=2
         )
         kind = "static"
@@ -198,7 +219,7 @@ def _arms(spec: SkeletonSpec) -> Iterator[str]:
 def _listed(arm: Arm, room: int) -> Iterator[str]:
     line = f"  - {arm.entry:<{room}}   # {arm.comment}"
     if len(line) > _WIDTH:
-        yield from _comment(arm.comment, indent=2)
+        yield from comment(arm.comment, indent=2)
         yield from _item(arm.entry, "  ")
     else:
         yield line
@@ -217,44 +238,48 @@ def _item(entry: str, indent: str) -> Iterator[str]:
 
 
 def _traffic(spec: SkeletonSpec) -> Iterator[str]:
-    yield from _comment(
+    yield from comment(
         "What is sent: flows between random hosts, with sizes of a published distribution "
         "(`closloop traffic list`). The load is a share of the hosts' line rate."
     )
     if spec.incast:
-        yield from _comment(
+        yield from comment(
             f"Incasts are added: {spec.incast.fan_in} hosts send to one at the same moment, again "
             "and again. Other kinds: all-to-all, message-mix, concurrent, flow, replay."
         )
     yield "traffic:"
+    yield from patterns(spec)
+    if not spec.incast:
+        yield "  # - {kind: incast, fan_in: 16, size: 128KB, period: 2ms}"
+
+
+def patterns(spec: SkeletonSpec) -> Iterator[str]:
+    """Yield the items of the list `traffic`."""
     yield f"  - {{kind: poisson, workload: {spec.workload}, load: {spec.load:g}}}"
-    pattern = "{kind: incast, fan_in: 16, size: 128KB, period: 2ms}"
     if spec.incast:
         size = format_size(spec.incast.size_bytes, 3)
         period = format_duration(spec.incast.period_ns, _DIGITS)
         yield (
             f"  - {{kind: incast, fan_in: {spec.incast.fan_in}, size: {size}, period: {period}}}"
         )
-    else:
-        yield f"  # - {pattern}"
 
 
 def _times(spec: SkeletonSpec) -> Iterator[str]:
-    yield from _comment(
+    yield from comment(
         f"How often. Each repeat has its own flows, the same for all tuners. {REPEATS} pairs are "
         "the fewest whose signs alone can show a difference at 5 % (2 / 2^6 = 0.03). Four times as "
         "many repeats halve an interval; if you raise this number, finished trials are kept."
     )
     yield f"repeats: {REPEATS}"
-    yield _with_comment("seed: 1", "decides every random draw: one seed is one result")
-    yield from _comment(
+    yield with_comment("seed: 1", "decides every random draw: one seed is one result")
+    yield from comment(
         "How long, in the trial's own time. The fabric is empty at first, so flows that start in "
         "the warm-up are sent but not counted. Flows start until `duration`, and then have the "
         "time `drain` to end; a trial ends when all have ended. `closloop plan` says how much of "
         "the load can be delivered within the measured time."
     )
     if not spec.settled:
-        yield from _comment(
+        yield from comment(
             f"{spec.workload}'s largest flows last much longer than that: `closloop plan` says "
             "which times would be enough, and which load can be delivered in these."
         )
@@ -262,7 +287,7 @@ def _times(spec: SkeletonSpec) -> Iterator[str]:
     yield f"duration: {format_duration(spec.duration_ns, _DIGITS)}"
     yield f"drain: {format_duration(spec.drain_ns, _DIGITS)}"
     period = "500us" if spec.comparison.several_paths else "100us"
-    yield _with_comment(f"sample_period: {period}", "how often queues are read and tuners act")
+    yield with_comment(f"sample_period: {period}", "how often queues are read and tuners act")
 
 
 def _next(spec: SkeletonSpec) -> Iterator[str]:
@@ -274,7 +299,7 @@ def _next(spec: SkeletonSpec) -> Iterator[str]:
     yield f"#     repeats: {{until: 3%, of: [slowdown_mean], min: {REPEATS}, max: 40}}"
     if spec.comparison.several_paths:
         yield "# - to compare the arms with another baseline:"
-        yield f"#     closloop report runs/{spec.name} --baseline {spec.comparison.baseline}"
+        yield f"#     closloop report runs/{spec.name} --baseline {spec.chosen.arms[0].entry}"
     switches = [link for link in spec.fabric.links if _between_switches(spec.fabric, link.a)]
     ends = (
         [spec.fabric.ports[port].device for port in (switches[0].a, switches[0].b)]
@@ -292,7 +317,8 @@ def _between_switches(testbed: Testbed, port: int) -> bool:
     return all(testbed.device[end.device].kind == "switch" for end in ends)
 
 
-def _comment(text: str, indent: int = 0) -> Sequence[str]:
+def comment(text: str, indent: int = 0) -> Sequence[str]:
+    """Return a comment on as many lines as it takes."""
     lead = " " * indent + "# "
     return textwrap.wrap(
         text,
@@ -304,5 +330,6 @@ def _comment(text: str, indent: int = 0) -> Sequence[str]:
     )
 
 
-def _with_comment(line: str, comment: str) -> str:
-    return f"{line:<26}  # {comment}"
+def with_comment(line: str, text: str) -> str:
+    """Return a line with a comment behind it."""
+    return f"{line:<26}  # {text}"

@@ -14,7 +14,13 @@ from inventory.files import load_testbed
 from orchestration.campaign.deliverable_load import deliverable_loads
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.skeleton import arms as sizes
-from orchestration.campaign.skeleton.arms import COMPARISONS, DCTCP, Comparison, choose_arms
+from orchestration.campaign.skeleton.arms import (
+    ChosenArms,
+    Comparison,
+    TunerComparison,
+    choose_arms,
+)
+from orchestration.campaign.skeleton.factors import COMPARISONS, FactorComparison, factor_text
 from orchestration.campaign.skeleton.text import SkeletonSpec, campaign_text, lossless_text
 from orchestration.core.errors import InputError, Problem, check_known, unwritable
 from orchestration.core.files import write_whole
@@ -24,7 +30,7 @@ from traffic.workloads import load_workload
 
 FILE = "campaign.yml"
 _ENDS = (".yml", ".yaml")
-# A warm-up is at most this many times as long as the measured time: longer ones would cost more
+# So many warm-ups are tried, each longer by the usual measured time: longer ones would cost more
 # time than the load of the last few large flows is worth.
 _MAX_WARM_UPS = 4
 
@@ -33,14 +39,14 @@ _MAX_WARM_UPS = 4
 class Answers:
     """The answers to the three questions: which fabric, which traffic, what to compare.
 
-    `load` is a share of the hosts' line rate; 0 means the usual load of the fabric. Without
-    `tuners` a fair set is compared.
+    `load` is a share of the hosts' line rate. "", 0 and None mean what suits the comparison and the
+    fabric. Without `tuners` a fair set is compared.
     """
 
-    testbed: str = "graphcc"
+    testbed: str = ""
     workload: str = "WebSearch"
     load: float = 0.0
-    incast: bool = True
+    incast: bool | None = None
     compare: str = "ecn-tcp"
     tuners: tuple[str, ...] = ()
 
@@ -64,42 +70,67 @@ def generate(answers: Answers, path: Path) -> GeneratedCampaign:
     """
     file, name = _file_and_name(path)
     comparison = comparison_named(answers.compare)
+    answers = replace(answers, testbed=answers.testbed or comparison.testbed)
     fabric = load_testbed(answers.testbed)
     if problem := unfit(comparison, fabric):
         raise InputError([problem])
     load_workload(answers.workload)
-    load = answers.load or sizes.usual_load(fabric)
-    lossless = comparison.transport != DCTCP
-    window_ns = sizes.window_ns(fabric)
+    load = answers.load or sizes.usual_load(fabric, comparison.load)
+    incast = comparison.incast if answers.incast is None else answers.incast
+    second_file = comparison.lossless and isinstance(comparison, TunerComparison)
+    factor = comparison if isinstance(comparison, FactorComparison) else None
+    unit_ns = sizes.window_ns(fabric)
+    window_ns = unit_ns * (factor.windows if factor else 1)
     spec = SkeletonSpec(
         name=name,
         file=str(file),
-        **_named(answers, lossless, file),
+        **_named(answers, second_file, file),
         fabric=fabric,
         comparison=comparison,
-        chosen=choose_arms(comparison, fabric, answers.tuners),
+        chosen=_chosen(comparison, fabric, answers.tuners),
         load=sizes.checked_load(load, fabric),
-        incast=sizes.incast(fabric) if answers.incast else None,
-        warm_up_ns=window_ns,
-        duration_ns=2 * window_ns,
+        incast=sizes.incast(fabric, comparison.incast_bytes) if incast else None,
+        warm_up_ns=unit_ns,
+        duration_ns=unit_ns + window_ns,
         drain_ns=sizes.drain_ns(fabric, answers.workload),
     )
-    settled_ns = _settled_ns(spec, answers, file, window_ns)
-    spec = replace(
-        spec,
-        warm_up_ns=settled_ns or window_ns,
-        duration_ns=(settled_ns or window_ns) + window_ns,
-        settled=settled_ns > 0,
-    )
+    fewest = factor.warm_ups if factor else 1
+    for warm_ups in range(fewest, fewest + _MAX_WARM_UPS):
+        warm_up_ns = warm_ups * unit_ns
+        spec = replace(spec, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
+        if _is_deliverable(spec, answers, file):
+            break
+    else:
+        spec = replace(
+            spec,
+            warm_up_ns=fewest * unit_ns,
+            duration_ns=fewest * unit_ns + window_ns,
+            settled=False,
+        )
     return GeneratedCampaign(name, file, _texts(spec, file))
 
 
-def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, Any]:
+def _chosen(comparison: Comparison, fabric: Testbed, tuners: Sequence[str]) -> ChosenArms:
+    """Return the tuners that are compared. Raises InputError if they are not what is compared."""
+    if isinstance(comparison, TunerComparison):
+        return choose_arms(comparison, fabric, tuners)
+    if tuners:
+        names = ", ".join(name for name, one in COMPARISONS.items() if _of_tuners(one))
+        what = f"{comparison.name} compares no tuners"
+        raise InputError.single("--tuners", what, f"leave it out, or use --compare {names}")
+    return ChosenArms(())
+
+
+def _of_tuners(comparison: Comparison) -> bool:
+    return isinstance(comparison, TunerComparison)
+
+
+def _named(answers: Answers, second_file: bool, file: Path) -> dict[str, Any]:
     """Return testbed and workload as a campaign in `file` names them: names, or relative paths."""
     testbed = _relative_name(answers.testbed, file)
     return {
-        "testbed": f"./{_testbed_file(file).name}" if lossless else testbed,
-        "like": testbed if lossless else "",
+        "testbed": f"./{_testbed_file(file).name}" if second_file else testbed,
+        "like": testbed if second_file else "",
         "workload": _relative_name(answers.workload, file, (".csv",)),
     }
 
@@ -112,13 +143,15 @@ def comparison_named(name: str) -> Comparison:
 
 def unfit(comparison: Comparison, testbed: Testbed) -> Problem | None:
     """Return the problem of a comparison that makes no sense on a fabric, None if it does."""
-    if not comparison.several_paths or sizes.uplink_ratio(testbed):
+    if comparison.several_paths and not sizes.uplink_ratio(testbed):
+        why = f"has a single path between two hosts: {comparison.name} needs several"
+        remedy = "choose a fabric with links between switches, or another comparison"
+    elif testbed.classes and comparison.lossless and isinstance(comparison, FactorComparison):
+        why = "has traffic classes, each with a congestion control of its own"
+        remedy = "choose a fabric without classes, or another comparison"
+    else:
         return None
-    return Problem(
-        "--compare",
-        f"{testbed.name} has a single path between two hosts: {comparison.name} needs several",
-        "choose a fabric with links between switches, or another comparison",
-    )
+    return Problem("--compare", f"{testbed.name} {why}", remedy)
 
 
 def check_free(path: Path) -> None:
@@ -168,7 +201,11 @@ def _relative_name(name: str, file: Path, ends: Sequence[str] = _ENDS) -> str:
 
 
 def _texts(spec: SkeletonSpec, file: Path) -> dict[Path, str]:
-    texts = {file: campaign_text(spec)}
+    comparison = spec.comparison
+    if isinstance(comparison, FactorComparison):
+        texts = {file: factor_text(spec, comparison)}
+    else:
+        texts = {file: campaign_text(spec)}
     if spec.like:
         texts[_testbed_file(file)] = lossless_text(spec.fabric, spec.like)
     return texts
@@ -177,19 +214,6 @@ def _texts(spec: SkeletonSpec, file: Path) -> dict[Path, str]:
 def _testbed_file(file: Path) -> Path:
     """Return the path of the testbed file that is written beside a campaign file."""
     return file.with_name(f"{file.stem}-testbed.yml")
-
-
-def _settled_ns(spec: SkeletonSpec, answers: Answers, file: Path, window_ns: int) -> int:
-    """Return a warm-up after which nearly all of the load can be delivered, 0 if it is too long.
-
-    Raises InputError for what the campaign's checks refuse.
-    """
-    for warm_ups in range(1, _MAX_WARM_UPS + 1):
-        warm_up_ns = warm_ups * window_ns
-        candidate = replace(spec, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
-        if _is_deliverable(candidate, answers, file):
-            return warm_up_ns
-    return 0
 
 
 def _is_deliverable(spec: SkeletonSpec, answers: Answers, file: Path) -> bool:

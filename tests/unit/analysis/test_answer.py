@@ -117,6 +117,18 @@ def test_two_that_beat_the_baseline_lead_together():
     assert "no difference is shown between them" in found.sentence
 
 
+def test_the_first_of_several_leaders_has_its_price_too():
+    rows = {
+        "a": {MEAN: around(4), GOODPUT: around(4)},
+        "b": {MEAN: around(3, 0.6, turn=1), GOODPUT: around(3, turn=1)},
+        "c": {MEAN: around(3.02, 0.6, turn=3), GOODPUT: around(4, turn=2)},
+    }
+    found = answer_of(condition_of(rows), MEAN)
+    assert found.best == ("b", "c")
+    price = "; its price: goodput of a receiving host 25% lower [24, 26]; no difference is shown"
+    assert price in found.sentence
+
+
 def test_an_arm_that_varies_too_much_keeps_another_from_winning():
     found = answered(a=around(4), b=around(3.5, turn=1), c=around(3.4, 6, turn=3))
     assert (found.outcome, found.best) == ("leaders", ("b",))

@@ -14,11 +14,13 @@ from orchestration.campaign.plan import make_plan
 from orchestration.campaign.skeleton import arms
 from orchestration.campaign.skeleton import arms as sizes
 from orchestration.campaign.skeleton.arms import (
-    COMPARISONS,
+    TUNER_COMPARISONS,
+    TunerComparison,
     choose_arms,
     fitting_networks,
     transport_of,
 )
+from orchestration.campaign.skeleton.factors import COMPARISONS, FACTOR_COMPARISONS
 from orchestration.campaign.skeleton.write import Answers, generate, unfit, write
 from orchestration.cli import init as verb
 from orchestration.core.errors import InputError
@@ -26,6 +28,7 @@ from orchestration.run.checked import checked
 from traffic.workloads import known_workloads
 
 GRAPHCC = load_testbed("graphcc")
+ROOT = Path(__file__).parents[3]
 # On these a schedule has so many flows that a plan takes a second.
 LARGE = ("drlet-k8", "pet", "rlcc-64")
 LOADS = list(product(known_workloads(), (True, False)))
@@ -73,22 +76,27 @@ def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, mo
         campaign, plan = planned(place, tmp_path)
         assert all(len(line) <= 100 for text in made.texts.values() for line in text.splitlines())
         trial = campaign.trials[0]
-        assert len(campaign.trials) == 6 * len(campaign.cells)
+        one = COMPARISONS[compare]
+        repeats = 6 if isinstance(one, TunerComparison) else one.repeats
+        assert len(campaign.trials) == repeats * len(campaign.cells)
         assert 0 < trial.warm_up_ns < trial.duration_ns
         assert len(trial.traffic) == 1 + incast
         arriving = [one for one in plan.deliverable_loads if one.offered]
-        told = "largest flows outlast that" in made.texts[place].replace("\n# ", " ")
+        told = "largest flows last much longer" in made.texts[place].replace("\n# ", " ")
         # a plan of one repeat may differ from what six come to
         assert told or workload == "DataMining" or all(one.share > 0.8 for one in arriving)
         names = tuners(campaign)
-        assert names[0] == COMPARISONS[compare].baseline
+        if not isinstance(one, TunerComparison):
+            assert set(names) == {"secn1"}
+            continue
+        assert names[0] == one.baseline
         placebos = [name for name in names if name.startswith(("placebo", "random"))]
-        learned = {item.name for item in COMPARISONS[compare].learned} & set(names)
+        learned = {item.name for item in one.learned} & set(names)
         assert len(placebos) == len(learned)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compare", COMPARISONS)
+@pytest.mark.parametrize("compare", [one.name for one in TUNER_COMPARISONS])
 def test_what_the_file_proposes_next_holds_too(compare, tmp_path):
     place = tmp_path / "next.yml"
     made = generate(Answers("drlet-k4", compare=compare, workload="AliStorage2019"), place)
@@ -137,13 +145,12 @@ def test_without_a_terminal_nothing_is_asked(run, tmp_path):
 
 @pytest.mark.slow
 def test_on_a_terminal_three_questions_are_asked_and_mistakes_again(run, tmp_path):
-    answers = "rlcc\nrlcc-7\n3\n2\n0.4\nn\necn\n2\n"
+    answers = "ecn\necn-roce\nrlcc\nrlcc-7\n3\n2\n0.4\nn\n"
     result = run(tmp_path / "asked.yml", answers=answers, terminal=True)
     assert result.exit_code == 0, result.output
     said = result.stdout
-    assert all(question in said for question in ("1. Which fabric?", "2. Which", "3. What to"))
+    assert all(question in said for question in ("1. What to", "2. On which", "3. Under which"))
     assert "7 hosts at 100G on one switch" in said
-    assert "flowlets" not in said  # one path only
     assert "2 is more than rlcc-7 takes" in said
     trial = load_campaign(tmp_path / "asked.yml").trials[0]
     (pattern,) = trial.traffic
@@ -151,11 +158,34 @@ def test_on_a_terminal_three_questions_are_asked_and_mistakes_again(run, tmp_pat
     assert trial.host.congestion_control == "dcqcn" or trial.host.roce is not None
 
 
+@pytest.mark.slow
+def test_only_fabrics_that_suit_what_is_compared_are_offered(run, tmp_path):
+    answers = "load-balancing\n\n\n\nn\n"
+    result = run(tmp_path / "asked.yml", answers=answers, terminal=True)
+    assert result.exit_code == 0, result.output
+    assert "Number or name [drlet-k4]" in result.stdout
+    assert "rlcc-7" not in result.stdout  # one path only
+
+
 def test_options_are_not_asked_for(run, tmp_path):
     said = ("--testbed", "graphcc", "--workload", "FB_Hadoop", "--load", "0.5", "--incast")
     result = run(tmp_path / "x.yml", *said, "--compare", "flowlets", terminal=True)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("written: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compare", COMPARISONS)
+def test_packaged_examples_are_what_init_writes(compare, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    made = generate(Answers(compare=compare), Path("examples", "compare", f"{compare}.yml"))
+    assert {path: path.read_text() for path in made.texts} == made.texts
+
+
+@pytest.mark.parametrize("compare", [one.name for one in FACTOR_COMPARISONS])
+def test_a_file_that_compares_a_factor_is_short(compare):
+    text = (ROOT / "examples" / "compare" / f"{compare}.yml").read_text()
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 16
 
 
 @pytest.mark.slow
@@ -197,9 +227,11 @@ def test_files_of_ones_own_are_named_as_the_campaign_sees_them(run, tmp_path, mo
         (("--load", "1.2"), "hosts can send"),
         (("--load", "0"), "is no load"),
         (("--testbed", "rlcc-64", "--load", "0.6"), "its links between switches carry"),
-        (("--compare", "ecn"), "use one of ecn-tcp"),
+        (("--compare", "ecn"), "use one of congestion-control"),
         (("--compare", "flowlets", "--testbed", "rlcc-7"), "a single path between two hosts"),
         (("--tuners", "secn3"), "did you mean 'secn"),
+        (("--compare", "buffers", "--tuners", "acc"), "buffers compares no tuners"),
+        (("--compare", "congestion-control", "--testbed", "acc-fig8"), "has traffic classes"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(run, tmp_path, options, said):
