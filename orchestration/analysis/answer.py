@@ -31,6 +31,8 @@ MATTERS = 0.01
 _MAX_BOUND = 10.0
 # A wider interval leaves room for differences that would matter to anybody.
 _ENOUGH = 0.2
+# A sentence names so many arms at most, and counts more.
+_MAX_NAMES = 4
 # How many arms that are worse than the baseline, and how many outcomes, a sentence names.
 _MAX_WORSE, _MAX_OUTCOMES = 2, 3
 
@@ -114,7 +116,10 @@ def headline(summary: Summary) -> str:
     judges = " and ".join(metric_words(key) for key in summary.judge)
     if len(found) == 1:
         text = f"{next(iter(found))} in all {len(answers)} {what}"
-        if sizes := _range_words(summary, answers):
+        if answers[0].outcome in ("none", "untested"):
+            text = f"{next(iter(found))} in any of {len(answers)} {what}"
+            text += _all_close(summary, answers)
+        elif sizes := _range_words(summary, answers):
             return f"{text}: {sizes}."
     else:
         (first, times), *rest = found.most_common()
@@ -124,6 +129,18 @@ def headline(summary: Summary) -> str:
         text = ", ".join([*parts, *([f"something else in {others}"] if others else [])])
     text = f"{text}; judged by {judges}."
     return text[0].upper() + text[1:] if text.startswith("no") else text
+
+
+def _all_close(summary: Summary, answers: Sequence[Answer]) -> str:
+    """Return `: arms are within 4% of dcqcn` if none is surely worse anywhere; else ""."""
+    judged = [item for one in summary.conditions for item in one.comparisons if item.judged]
+    bound = max(answer.bound for answer in answers)
+    same = {item.baseline for item in judged} == {summary.baseline}
+    if not same or any(map(_is_sure, judged)) or not bound <= _MAX_BOUND:
+        return ""
+    names = _listed(list(dict.fromkeys(item.arm for item in judged)))
+    verb = "is" if len(summary.arms) == 2 else "are"
+    return f": {names} {verb} within {percent_change(bound)} of {summary.baseline}"
 
 
 def _range_words(summary: Summary, answers: Sequence[Answer]) -> str:
@@ -383,8 +400,10 @@ def _in_short(answer: Answer) -> str:
             return f"{answer.best[0]} wins"
         case "leaders":
             return f"{_listed(answer.best)} {'leads' if len(answer.best) == 1 else 'lead'}"
-        case "none" | "untested":
+        case "none":
             return "no winner"
+        case "untested":
+            return "not tested"
         case "identical":
             return "no difference"
         case "alone":
@@ -393,4 +412,6 @@ def _in_short(answer: Answer) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
+    if len(names) > _MAX_NAMES:
+        return f"{len(names)} arms"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else NOTHING

@@ -121,6 +121,21 @@ def test_folds_are_open_while_they_are_printed(browser, tmp_path):
     assert page.complaints == []
 
 
+@pytest.mark.parametrize("width", [DESK, PHONE])
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_figure_in_a_fold_is_as_wide_as_its_place_once_opened(browser, tmp_path, width, printed):
+    page = open_page(browser, tmp_path, 3, width)
+    if printed:
+        page("Page.printToPDF")
+    page.read()
+    widths = page.run(
+        "[...document.querySelectorAll('.picture')].map((place) =>"
+        " [place.clientWidth, place.querySelector('.main-svg').clientWidth])"
+    )
+    assert len(widths) == 2
+    assert all(place == drawn > 200 for place, drawn in widths), widths
+
+
 def test_a_link_into_a_fold_opens_it(browser, tmp_path):
     page = open_page(browser, tmp_path, 3, DESK)
     page.run("location.hash = 'deep'")

@@ -180,7 +180,8 @@ def _cell(item: Comparison | None, best: Sequence[str]) -> ScoreCell:
         text, interval_text = "same", ""
     elif verdict == "unclear" and difference.n > 1:
         ends = [abs(value) for value in bounds if value is not None]
-        text = f"within {percent_change(max(ends) / 100)}" if ends else "unclear"
+        bound = max(max(ends) / 100, _MIN_RESOLUTION) if ends else math.nan
+        text = f"within {percent_change(bound)}" if ends else "unclear"
         interval_text = ""
     low, high = bounds
     return ScoreCell(text, interval_text, point, low, high, verdict, item.arm in best)

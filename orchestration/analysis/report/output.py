@@ -49,6 +49,8 @@ def report_blocks(summary: Summary) -> list[Block]:
             if parts := [part for part in parts if part is not None]:
                 blocks.append(Fold(f"{title}{where}", parts))
     problems = findings_table(summary)
+    if problems and len(summary.invalid) == len(summary.trials):
+        return [*blocks, problems]  # why there is no answer
     return [*blocks, Fold("Can it be trusted?", [problems])] if problems else blocks
 
 

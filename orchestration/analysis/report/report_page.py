@@ -277,4 +277,6 @@ class _Report:
             Heading("Software and settings"),
             provenance_table(self._summary),
         ]
-        return Fold("Can it be trusted? Stamps, versions, settings", [Section(blocks, "trust")])
+        void = len(self._summary.invalid) == len(self._summary.trials)
+        title = "Can it be trusted? Stamps, versions, settings"
+        return Fold(title, [Section(blocks, "trust")], is_open=void)

@@ -22,10 +22,11 @@ _WIDTHS = {"largest": 1.6, "slowest": 2.6, "fastest": 1.0, "busiest": 1.6}
 
 
 def throughput_figure(shown: ShownRepeat, points: int, colours: Colours) -> CaptionedFigure | None:
-    """Draw the throughput of chosen flows or of the busiest port; None without samples."""
+    """Draw the throughput of chosen flows or of the busiest port; None if nothing was sampled."""
     drawn = {arm: throughput_over_time(one, _FLOWS) for arm, one in shown.by_arm.items()}
     drawn = {arm: lines for arm, lines in drawn.items() if lines}
-    if not drawn:
+    # an import may have queues and no bytes that were sent
+    if not any(one.mean_bps > 0 for lines in drawn.values() for one in lines):
         return None
     top = max(float(np.nanmax(one.bps, initial=0.0)) for lines in drawn.values() for one in lines)
     figure = Figure(len(drawn), gap=0.05, same_y=True)

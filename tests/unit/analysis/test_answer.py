@@ -260,7 +260,7 @@ def test_several_conditions_are_counted_and_the_size_of_a_win_everywhere_is_told
     found = headline(summary_of(*wins, none))
     assert found == "b wins in 2 of 3 conditions, no winner in 1; judged by mean slowdown."
     assert headline(summary_of(none, none)) == (
-        "No winner in all 2 conditions; judged by mean slowdown."
+        "No winner in any of 2 conditions: b is within 0.7% of a; judged by mean slowdown."
     )
 
 

@@ -168,7 +168,7 @@ def test_conditions_tuners_and_a_single_repeat_have_their_place(tmp_path, cases)
     page = build_page(summarise(tmp_path / "x"))
     assert "<h2>load 0.3</h2>" in page
     assert "<h2>load 0.6</h2>" in page
-    assert "No winner in all 2 conditions; judged by mean slowdown." in page
+    assert "Not tested in any of 2 conditions; judged by mean slowdown." in page
     assert "Differences of each arm from secn1, paired by seed (1 pair)." in page
     assert "not tested: one pair only" in page
     assert "identical in every pair" in page
