@@ -59,8 +59,6 @@ SLOWDOWN_WASSERSTEIN, SLOWDOWN_KS = "slowdown_wasserstein", "slowdown_ks"
 QUEUE_WASSERSTEIN = "queue_wasserstein_bytes"
 DROPPED_SHARE = "dropped_share"
 
-# The primary metrics: a campaign's answer has them for each tuner.
-PRIMARY_METRICS = (fct_key("all"), slowdown_key("p99", "all"))
 # The metrics of a report's scorecard after those that judge, the first six that trials have.
 SCORECARD = (
     slowdown_key("mean", "all"), slowdown_key("p99", "small"), "incast_completion_ratio",

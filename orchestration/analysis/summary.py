@@ -24,7 +24,7 @@ from orchestration.analysis.arms import (
     shared_factors,
 )
 from orchestration.analysis.flow_metrics import in_class
-from orchestration.analysis.metrics import METRICS, PRIMARY_METRICS, QUANTILES, SIZE_CLASSES
+from orchestration.analysis.metrics import METRICS, QUANTILES, SIZE_CLASSES
 from orchestration.analysis.port_metrics import queue_span
 from orchestration.analysis.sequential import PLAIN, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
@@ -343,7 +343,7 @@ def _conditions(
         interim = plan.at(_repeats(group))
         arms = _arms(group, names, interim, judge)
         comparisons = compare_arms(_values(arms), judge, interim)
-        baselines = _baseline_comparisons(arms, interim) if compare == TUNER else ()
+        baselines = _baseline_comparisons(arms, judge, interim) if compare == TUNER else ()
         conditions.append(Condition(label, factors, arms, comparisons, plan, baselines))
     return conditions
 
@@ -382,7 +382,9 @@ def _valid(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(trial for trial in trials if trial.stamp.valid)
 
 
-def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tuple[Comparison, ...]:
+def _baseline_comparisons(
+    arms: Sequence[Arm], judge: Sequence[str], interim: InterimAnalysis
+) -> tuple[Comparison, ...]:
     """Compare tuners that have a placebo among the arms with it and with the best static setting.
 
     A placebo sets the same values as often, but at random.
@@ -398,7 +400,7 @@ def _baseline_comparisons(arms: Sequence[Arm], interim: InterimAnalysis) -> tupl
     learned = [name for _, name in placebos]
     best = [(BEST_STATIC, name) for name in learned if BEST_STATIC in tuners]
     pairs = [pair for pair in (*best, *placebos) if pair[0] != baseline]
-    return compare_pairs(_values(arms), pairs, PRIMARY_METRICS, interim)
+    return compare_pairs(_values(arms), pairs, judge, interim)
 
 
 def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:

@@ -26,6 +26,7 @@ from orchestration.analysis.report.report_tables import (
     flow_table,
     load_table,
     marking_text,
+    placebo_table,
 )
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.core.errors import NotReadyError, unwritable
@@ -63,7 +64,10 @@ def _details(condition: Condition, summary: Summary) -> list[tuple[str, list[Blo
             explanation_title(condition, summary),
             [explanation_table(condition), goodput_table(condition), load_table(condition)],
         ),
-        ("All metrics, with tests", [Paragraph(condition.interim.in_words), compared]),
+        (
+            "All metrics, with tests",
+            [Paragraph(condition.interim.in_words), compared, placebo_table(condition)],
+        ),
         ("Flows by size", [flow_table(condition)]),
         (
             "Queues, buffers and links",

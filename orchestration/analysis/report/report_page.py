@@ -27,6 +27,7 @@ from orchestration.analysis.report.report_tables import (
     flow_table,
     load_table,
     marking_text,
+    placebo_table,
     provenance_table,
     stamp_tables,
 )
@@ -136,6 +137,7 @@ class _Report:
             compared: list[Block] = [
                 Paragraph(condition.interim.in_words, "note"),
                 comparison_table(condition),
+                *filter(None, [placebo_table(condition)]),
                 *self._differences(condition),
                 *self._part(condition, "Are there enough repeats?", [primary]),
             ]

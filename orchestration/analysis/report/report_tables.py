@@ -145,6 +145,31 @@ def comparison_table(condition: Condition) -> Table:
     return Table(columns, rows, caption=caption + tests)
 
 
+def placebo_table(condition: Condition) -> Table | None:
+    """Return learned tuners against their placebo and the best static setting; None without any."""
+    rows = [
+        Row(
+            [
+                item.arm,
+                item.baseline,
+                METRICS[item.metric].label,
+                strong(item.verdict) if item.real else item.verdict,
+                describe_difference(item),
+                p_value(item.p_holm),
+            ]
+        )
+        for item in condition.baselines
+    ]
+    if not rows:
+        return None
+    heads = ("learned tuner", "against", "metric", "verdict", "difference [95% CI]", "p, Holm")
+    caption = (
+        "A placebo sets the values of the learned tuner as often, but at random: only what beats "
+        "it has used what it saw."
+    )
+    return Table([Column(head) for head in heads], rows, caption=caption)
+
+
 def _families(first: Comparison, last: Comparison) -> str:
     """Return what is corrected together: judged comparisons, and exploratory ones."""
     judged = f" for {count(first.family, 'comparison')} by what judges" if first.judged else ""
