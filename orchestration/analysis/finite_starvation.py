@@ -142,16 +142,16 @@ class _Competition:
         """Return the fair share of a flow in bytes, 0 if it had no competitors."""
         begin, end = int(self._start[flow]), int(self._end[flow])
         t_ns = begin + (np.arange(_TIMES) + 0.5) * ((end - begin) / _TIMES)
-        least = np.full(_TIMES, np.inf)
+        min_bps = np.full(_TIMES, np.inf)
         competed = False
         for port in self._ports.of_flow(self._schedule, flow):
             starts, stops = self._active(port)
             active = np.searchsorted(starts, t_ns, "right") - np.searchsorted(stops, t_ns, "right")
             competed |= bool((active > 1).any())
             rate_bps = self._testbed.ports[port].rate_bps * self._payload
-            least = np.minimum(least, rate_bps / np.maximum(active, 1))
-        least = np.minimum(least * self._weights[flow], self._max_bps[flow])
-        return float(least.mean()) * (end - begin) / 8e9 if competed else 0.0
+            min_bps = np.minimum(min_bps, rate_bps / np.maximum(active, 1))
+        min_bps = np.minimum(min_bps * self._weights[flow], self._max_bps[flow])
+        return float(min_bps.mean()) * (end - begin) / 8e9 if competed else 0.0
 
     def is_slow(self, flow: int) -> bool:
         """Return whether only its own congestion control can have slowed a flow down."""

@@ -13,7 +13,9 @@ SEVERITY_RULE = (
     "A finding is `invalid` if the trial was not the experiment that its file describes, or if its "
     "record contradicts itself or physics: its figures would be wrong, so they enter no average. "
     "It is a `warning` if the figures are right for what ran, and a reader should know something "
-    "before believing what they seem to say. `either` names the case in which it is which."
+    "before believing what they seem to say. `either` names the case in which it is which. Bounds "
+    "of `invalid` findings follow from the bytes that packets must carry: they are faults, not "
+    "chance."
 )
 
 
