@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart kernel-wheel setup test fast fuzz soak check format reference clean built-in-trees
+.PHONY: help quickstart kernel-wheel setup test fast fuzz soak check format reference gallery clean built-in-trees
 
 help:
 	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
@@ -22,6 +22,7 @@ help:
 	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
 	@echo "make format      format the code"
 	@echo "make reference   write the docs' reference pages and the picture of the packages anew, from the code"
+	@echo "make gallery     run the packaged comparisons, and show their reports in docs/generated/gallery.md, in ten minutes"
 	@echo "make built-in-trees  write the congestion control rlcc anew, of tuners/pretrained/rl-cc-trees.json"
 	@echo "make clean       remove $(VENV) and caches; runs/ and the built kernel stay"
 
@@ -93,6 +94,9 @@ reference: setup
 	$(BIN)/closloop signals --markdown docs/generated/signals.md
 	$(BIN)/python scripts/reference.py
 	$(BIN)/python scripts/architecture.py
+
+gallery: setup
+	$(BIN)/python scripts/gallery.py
 
 DATA_PATH := orchestration/datapath
 

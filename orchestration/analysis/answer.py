@@ -305,8 +305,8 @@ def _leaders(
     words = _words(own.difference, own.metric, f" than {own.baseline}'s")
     words = f"{metric_words(own.metric)} {words}{_price(condition, leaders[0])}"
     if len(leaders) > 1:
-        text = f"{_listed(leaders)} lead together: with {leaders[0]}, {words}"
-        text += "; no difference is shown between them"
+        text = f"{_listed(leaders)} lead together, and no difference is shown between them: "
+        text += f"with {leaders[0]}, {words}"
     else:
         text = f"{leaders[0]} leads: {words}"
     return f"{text}; {_listed(others)} may be as good." if others else f"{text}."

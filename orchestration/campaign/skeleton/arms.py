@@ -45,15 +45,17 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A comparison that can be chosen, under the congestion control `transport`.
+    """A comparison that can be chosen, and the question that it answers.
 
-    RoCE NICs get a lossless fabric. `several_paths` says that the fabric must have several paths
-    between hosts. The other fields are the answers to the other questions that suit it; `load` is
-    less where links between switches could not carry it.
+    `transport` is the hosts' congestion control, or that of the baseline. RoCE NICs get a lossless
+    fabric. `several_paths` says that the fabric must have several paths between hosts. The other
+    fields are the answers to the other questions that suit it; `load` is less where links between
+    switches could not carry it.
     """
 
     name: str
     title: str
+    question: str
     transport: str
     several_paths: bool = False
     testbed: str = "graphcc"
@@ -104,19 +106,26 @@ _THRESHOLD_NETWORKS = (
 _ECN_TCP = TunerComparison(
     name="ecn-tcp",
     title="ECN thresholds under TCP (DCTCP)",
+    question="Which ECN thresholds are best under TCP (DCTCP)?",
     transport=DCTCP,
     baseline="secn1",
     fixed=_THRESHOLDS,
     rules=_THRESHOLD_RULES,
     learned=_THRESHOLD_NETWORKS,
 )
-_ROCE = "ECN thresholds under RoCE (DCQCN, lossless by PFC)"
 TUNER_COMPARISONS = (
     _ECN_TCP,
-    replace(_ECN_TCP, name="ecn-roce", title=_ROCE, transport=DCQCN),
+    replace(
+        _ECN_TCP,
+        name="ecn-roce",
+        title="ECN thresholds under RoCE (DCQCN, lossless by PFC)",
+        question="Which ECN thresholds are best for RoCE NICs under DCQCN, lossless by PFC?",
+        transport=DCQCN,
+    ),
     TunerComparison(
         name="flowlets",
         title="flowlet timeouts under TCP (DCTCP), where switches have several paths",
+        question="Which flowlet timeout is best under TCP (DCTCP)?",
         transport=DCTCP,
         several_paths=True,
         testbed="drlet-k4",

@@ -44,7 +44,6 @@ class FactorComparison(Comparison):
     """
 
     factor: str
-    question: str
     levels: Callable[[Testbed], list[str]]
     repeats: int = 8
     judge: str = "mean_slowdown"

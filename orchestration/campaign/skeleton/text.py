@@ -116,7 +116,7 @@ def lossless_name(testbed: Testbed) -> str:
 def _head(spec: SkeletonSpec) -> Iterator[str]:
     incasts = ", with incasts on top" if spec.incast else ""
     yield from comment(
-        f"Which arm is best for which flows: {spec.comparison.title}? {spec.workload} at "
+        f"{spec.comparison.question} {spec.workload} at "
         f"{spec.load:.0%} load{incasts}, on {spec.fabric.description or spec.fabric.name}. "
         "Made by `closloop init`, and yours to edit."
     )
