@@ -289,7 +289,9 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
     ]
     known = [half for half in halves if math.isfinite(half)]
     if known and max(known) >= _MIN_RESOLUTION:
-        yield TrustItem(f"differences below {percent_change(max(known))}", "may go unseen")
+        low, high = (percent_change(pick(known)) for pick in (min, max))
+        size, where = (high, "") if low == high else (f"{low} to {high}", ", by arm")
+        yield TrustItem(f"differences below {size}", f"may go unseen{where}")
 
 
 def _warnings(summary: Summary) -> Iterator[TrustItem]:
