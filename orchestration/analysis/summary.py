@@ -23,6 +23,7 @@ from orchestration.analysis.arms import (
     order_arms,
     shared_factors,
 )
+from orchestration.analysis.counters import UNANSWERED
 from orchestration.analysis.flow_metrics import in_class
 from orchestration.analysis.metrics import METRICS, QUANTILES, SIZE_CLASSES
 from orchestration.analysis.port_metrics import queue_span
@@ -44,7 +45,7 @@ from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerS
 from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.question import Question, arm_of, read_question
 from orchestration.results.reader import campaign_below, read_trial, trial_folders
-from orchestration.results.stamp import Stamp
+from orchestration.results.stamp import Reason, Stamp
 from orchestration.results.tables import TABLES
 from orchestration.results.writer import TRIAL_FILE
 from tuners.registry import RECORDED
@@ -152,6 +153,16 @@ class Summary:
         """The runs that the trials replay, each once; empty if they are not replays."""
         named = (trial.spec.parent.partition(" sha256:")[0] for trial in self.trials)
         return tuple(dict.fromkeys(name.rpartition("/")[0] or name for name in named if name))
+
+    def reasons(self, trial: Trial) -> tuple[Reason, ...]:
+        """Return the findings of a trial that concern what is compared.
+
+        That no flow answers marks concerns tuners: where others are compared, thresholds are not.
+        """
+        reasons = trial.stamp.reasons
+        if self.compare == TUNER:
+            return tuple(reasons)
+        return tuple(reason for reason in reasons if reason.code != UNANSWERED)
 
     @property
     def invalid(self) -> tuple[Trial, ...]:

@@ -21,10 +21,8 @@ from orchestration.analysis.answer import (
     metric_words,
 )
 from orchestration.analysis.arm_differences import Comparison
-from orchestration.analysis.counters import UNANSWERED
 from orchestration.analysis.metrics import METRICS, SCORECARD
 from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.core.condition import TUNER
 from orchestration.core.pattern import PatternSpec
 from orchestration.core.units import format_size
 from orchestration.render.numbers import change, count, percent_change, quantity
@@ -217,7 +215,7 @@ def _verdict(item: Comparison) -> Verdict:
 def trust(summary: Summary) -> Trust:
     """Return whether the answer can be believed: valid trials, load, stationarity, resolution."""
     total, invalid = len(summary.trials), len(summary.invalid)
-    why = _codes(summary.invalid, "invalid", ())
+    why = _codes(summary, summary.invalid, "invalid")
     valid = TrustItem(
         f"{total - invalid} of {total}",
         f"trials valid{why and f': {why}'}",
@@ -295,25 +293,19 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
 
 
 def _warnings(summary: Summary) -> Iterator[TrustItem]:
-    """Yield how many valid trials have warnings, and which.
-
-    That marks are ignored is one only where tuners are compared: elsewhere thresholds do not count.
-    """
-    unheeded = () if summary.compare == TUNER else (UNANSWERED,)
+    """Yield how many valid trials have warnings, and which."""
     valid = [trial for trial in summary.trials if trial.stamp.valid]
-    warned = [trial for trial in valid if _codes([trial], "warning", unheeded)]
-    if warned:
-        codes = _codes(warned, "warning", unheeded)
+    if warned := [trial for trial in valid if _codes(summary, [trial], "warning")]:
+        codes = _codes(summary, warned, "warning")
         yield TrustItem(f"{len(warned)} of {len(valid)}", f"trials warn: {codes}", "warning")
 
 
-def _codes(trials: Sequence[Trial], severity: Severity, unheeded: Sequence[str]) -> str:
+def _codes(summary: Summary, trials: Sequence[Trial], severity: Severity) -> str:
     """Return the findings of a severity in words, the most frequent first: `flows starved`."""
     found = Counter(
         code
         for trial in trials
-        for code in {one.code for one in trial.stamp.reasons if one.severity == severity}
-        if code not in unheeded
+        for code in {one.code for one in summary.reasons(trial) if one.severity == severity}
     )
     names = [code.replace("-", " ") for code, _ in found.most_common()]
     more = len(names) - _MAX_CODES

@@ -296,7 +296,7 @@ def findings(summary: Summary, severity: Severity) -> list[GroupedText]:
     """Return all findings of a severity, each once with the trials that have it."""
     return grouped_texts(
         {
-            trial.id: [item.text for item in trial.stamp.reasons if item.severity == severity]
+            trial.id: [item.text for item in summary.reasons(trial) if item.severity == severity]
             for trial in summary.trials
         }
     )
@@ -343,7 +343,7 @@ def stamp_tables(summary: Summary) -> tuple[Items, Table]:
                 str(trial.spec.repeat),
                 "valid" if trial.stamp.valid else Span("invalid", "bad"),
             ],
-            note=_own_findings(trial, several),
+            note=_own_findings(summary, trial, several),
         )
         for trial in summary.trials
     ]
@@ -357,11 +357,11 @@ def _named(name: str, word: str, other: str, *, name_is_code: bool = True) -> Te
     return (first, f"\n{word} ", code(other)) if other else first
 
 
-def _own_findings(trial: Trial, common: Collection[str]) -> Text:
+def _own_findings(summary: Summary, trial: Trial, common: Collection[str]) -> Text:
     """Return a trial's findings without those in `common`, which several trials have."""
     return joined(
         Span(f"{reason.severity}: {reason.text}", STYLES[reason.severity])
-        for reason in trial.stamp.reasons
+        for reason in summary.reasons(trial)
         if reason.text not in common
     )
 
