@@ -205,7 +205,7 @@ def summarise(
         dataclasses.replace(trial, arm=arm_of(trial.spec, trial.tuner, factor)) for trial in trials
     )
     tuners = {trial.arm: trial.spec.tuner.name for trial in trials}
-    order = order_arms(tuners, question.arms if factor == question.compare else (), factor)
+    order = order_arms(tuners, read_question(folders[0].parent, factor).arms, factor)
     if baseline and baseline not in order:
         what = f"no tuner {baseline!r} here" if factor == TUNER else f"no arm {baseline!r} here"
         raise InputError.single("--baseline", what, f"use one of: {', '.join(order)}")

@@ -82,12 +82,16 @@ def question_of(data: Mapping[str, Any]) -> Question:
     )
 
 
-def read_question(folder: Path) -> Question:
-    """Return the question of the campaign in a run folder; without a campaign file, the default."""
+def read_question(folder: Path, compare: str = "") -> Question:
+    """Return the question of the campaign in a run folder; without a campaign file, the default.
+
+    `compare` names another factor to compare than the campaign's.
+    """
     try:
-        return question_of(read(folder / CAMPAIGN_FILE).data)
+        data = read(folder / CAMPAIGN_FILE).data
     except InputError:
         return TUNERS_COMPARED
+    return question_of({**data, "compare": compare} if compare else data)
 
 
 def arm_of(trial: TrialSpec, tuner: str, compare: str) -> str:
