@@ -107,7 +107,8 @@ def incasts(result: TrialResult) -> Incasts | None:
     rates_bps = np.array([testbed.host_rate_bps(name) for name in testbed.hosts], dtype=np.float64)
     nic_bps = np.array([testbed.ports_of[name][0].rate_bps for name in testbed.hosts])
     own_ns = (wire - packet) * 8e9 / np.minimum(nic_bps[src], nic_bps[dst])
-    base_ns = highest(np.maximum(ideal_ns - own_ns, 0.0))
+    # the link cannot be busy before the first packet of the nearest sender
+    base_ns = -highest(-np.maximum(ideal_ns - own_ns, 0.0))
     on_link_ns = (total(wire) - highest(packet)) * 8e9 / rates_bps[dst[first]]
     bps = size_bytes / np.maximum(end_ns - start_ns, 1)
     return Incasts(

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from orchestration.analysis.arm_differences import Comparison, compare_arms, compare_pairs
 from orchestration.analysis.arms import (
     by_condition,
@@ -25,10 +23,11 @@ from orchestration.analysis.arms import (
 )
 from orchestration.analysis.counters import UNANSWERED
 from orchestration.analysis.flow_metrics import in_class
-from orchestration.analysis.metrics import METRICS, QUANTILES, SIZE_CLASSES
+from orchestration.analysis.metrics import METRICS, SIZE_CLASSES
 from orchestration.analysis.port_metrics import queue_span
 from orchestration.analysis.sequential import PLAIN, AnalysisPlan, InterimAnalysis
-from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
+from orchestration.analysis.size_curves import SizeCurve, size_curves
+from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.trial_metrics import TrialMetrics, measure
 from orchestration.core.capabilities import capabilities
 from orchestration.core.condition import (
@@ -40,17 +39,17 @@ from orchestration.core.condition import (
     checkpoint_rotation,
 )
 from orchestration.core.errors import InputError, gather
-from orchestration.core.records import Floats
 from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerSpec
 from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.question import Question, arm_of, read_question
-from orchestration.results.reader import campaign_below, read_trial, trial_folders
+from orchestration.results.reader import (
+    campaign_below,
+    read_trial,
+    trial_folders,
+    without_trial_file,
+)
 from orchestration.results.stamp import Reason, Stamp
-from orchestration.results.tables import TABLES
-from orchestration.results.writer import TRIAL_FILE
 from tuners.registry import RECORDED
-
-_SIZE_GROUPS = 10
 
 
 @dataclass(frozen=True)
@@ -69,21 +68,6 @@ class Trial:
     facts: dict[str, object]
     metrics: TrialMetrics
     arm: str = ""
-
-
-@dataclass(frozen=True)
-class SizeCurve:
-    """Slowdown by flow size: groups of about equal numbers of flows, all valid repeats pooled.
-
-    `upto_bytes` (groups,) is each group's largest size; `slowdown`, `low` and `high` have shape
-    (groups, quantiles) for the quantiles 0.5, 0.95 and 0.99; `flows` counts (groups,).
-    """
-
-    upto_bytes: Floats
-    slowdown: Floats
-    low: Floats
-    high: Floats
-    flows: Floats
 
 
 @dataclass(frozen=True)
@@ -198,7 +182,7 @@ def summarise(
     question = read_question(folders[0].parent)
     named = known_judges(judge or question.judge, "--judge" if judge else "judge")
     trials = _by_label(
-        _load_all(sorted([*folders, *_without_trial_file(folder, folders)]), progress, named)
+        _load_all(sorted([*folders, *without_trial_file(folder, folders)]), progress, named)
     )
     factor = _compared_factor(compare, question, [trial.spec for trial in trials])
     trials = tuple(
@@ -230,18 +214,6 @@ def _compared_factor(name: str, question: Question, trials: Sequence[TrialSpec])
         return chosen_factor(name, trials)
     of_all = all(question.compare in trial.cell for trial in trials)
     return question.compare if of_all else TUNER
-
-
-def _without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold tables of a trial, but not the file that identifies it."""
-    return [
-        folder
-        for campaign in sorted({trial.parent for trial in folders if trial != path})
-        for folder in campaign.iterdir()
-        if not folder.name.startswith(".")
-        and not (folder / TRIAL_FILE).exists()
-        and any((folder / table.file).is_file() for table in TABLES.values())
-    ]
 
 
 def _load_all(
@@ -366,12 +338,11 @@ def _repeats(trials: Sequence[Trial]) -> int:
 def _arms(
     trials: Sequence[Trial], names: Sequence[str], interim: InterimAnalysis, judge: Sequence[str]
 ) -> tuple[Arm, ...]:
-    sizes = [trial.metrics.size_bytes for trial in _valid(trials)]
-    edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
     keys = dict.fromkeys([*(metric.key for metric in METRICS.report), *judge])
     by_arm = {name: tuple(trial for trial in trials if trial.arm == name) for name in names}
     by_arm = {name: of_arm for name, of_arm in by_arm.items() if of_arm}
-    curves = _size_curves([_valid(of_arm) for of_arm in by_arm.values()], edges, interim)
+    metrics = [[trial.metrics for trial in _valid(of_arm)] for of_arm in by_arm.values()]
+    curves = size_curves(metrics, interim)
     arms = []
     for (name, of_arm), curve in zip(by_arm.items(), curves, strict=True):
         good = _valid(of_arm)
@@ -418,48 +389,3 @@ def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:
     return {
         arm.name: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms
     }
-
-
-def size_edges(sizes: Floats) -> Floats:
-    """Return the largest size of each of up to ten groups of about equal numbers of flows.
-
-    Flows of one size are in one group, which may then hold more than a tenth of all flows; too few
-    flows for a group of their own join the next one.
-    """
-    if not len(sizes):
-        return np.zeros(0)
-    shares = np.arange(1, _SIZE_GROUPS + 1) / _SIZE_GROUPS
-    edges = np.unique(np.quantile(sizes, shares, method="higher"))
-    upto = np.searchsorted(np.sort(sizes), edges, side="right")
-    kept: list[int] = []
-    for index in range(len(edges)):
-        before = upto[kept[-1]] if kept else 0
-        enough = upto[index] - before >= len(sizes) / _SIZE_GROUPS / 2
-        if index == len(edges) - 1 and kept and not enough:
-            kept.pop()
-        if enough or index == len(edges) - 1:
-            kept.append(index)
-    return edges[kept]
-
-
-def _size_curves(
-    arms: Sequence[Sequence[Trial]], edges: Floats, interim: InterimAnalysis
-) -> list[SizeCurve]:
-    """Return the curve of each arm, given the valid trials of each."""
-    groups = [[np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm] for arm in arms]
-    found = np.full((len(arms), 3, len(edges), len(QUANTILES)), np.nan)
-    flows = np.zeros((len(arms), len(edges)))
-    for group in range(len(edges)):
-        values = [
-            [
-                trial.metrics.slowdown[of_trial == group]
-                for trial, of_trial in zip(arm, of_arm, strict=True)
-            ]
-            for arm, of_arm in zip(arms, groups, strict=True)
-        ]
-        found[:, :, group] = pooled_quantiles(values, QUANTILES, interim=interim)
-        flows[:, group] = [sum(map(len, of_arm)) for of_arm in values]
-    return [
-        SizeCurve(edges, point, low, high, count)
-        for (point, low, high), count in zip(found, flows, strict=True)
-    ]

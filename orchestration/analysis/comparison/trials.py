@@ -33,7 +33,7 @@ from orchestration.analysis.port_metrics import (
     measure_ports,
     queue_span,
 )
-from orchestration.analysis.summary import size_edges
+from orchestration.analysis.size_curves import size_edges
 from orchestration.analysis.trial_metrics import own_figures
 from orchestration.core.capabilities import capabilities
 from orchestration.core.errors import InputError
