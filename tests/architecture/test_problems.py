@@ -21,6 +21,7 @@ VERBS = re.compile(r"/verbs?(_\w+)?\.py:")
 NO_REMEDIES = (
     "orchestration/analysis/index.py",
     "orchestration/analysis/report/report_page.py",
+    "orchestration/campaign/skeleton/factors.py",
     "orchestration/campaign/skeleton/text.py",
     "orchestration/cli/",
     "orchestration/exchange/containerlab/",

@@ -44,5 +44,7 @@ def test_the_copies_are_campaigns(folder, command, name, arms):
     campaign = load_campaign(f"examples/{name}.yml")
     assert campaign.name == name
     assert [cell["tuner"] for cell in campaign.cells] == arms
+    made = re.findall(r"closloop init (\S+\.yml)", PAGE)
+    copies = ["examples/lighter.yml", "examples/mine.yml", "examples/quickstart.yml"]
     for _, file in re.findall(r"closloop (run|plan) (\S+)", PAGE):
-        assert file in ("examples/lighter.yml", "examples/mine.yml", "examples/quickstart.yml")
+        assert file in [*copies, *made]

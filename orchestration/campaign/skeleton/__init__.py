@@ -3,4 +3,4 @@
 Must not import: orchestration.backends, orchestration.run, orchestration.cli.
 """
 
-__all__ = ["arms", "write"]
+__all__ = ["arms", "factors", "write"]

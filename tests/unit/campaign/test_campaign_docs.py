@@ -14,10 +14,12 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.patterns import pattern_model
 from orchestration.campaign.plan import make_plan
 from orchestration.campaign.repeats import Adaptive
+from orchestration.campaign.skeleton.factors import COMPARISONS
 from orchestration.core import plugins
 from orchestration.core.capabilities import backends
 from orchestration.core.congestion import all_controls
 from orchestration.core.pattern import GROUP
+from orchestration.run.checked import checked
 from tuners import registry
 
 ROOT = Path(__file__).parents[3]
@@ -103,6 +105,21 @@ def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
         file.write_text(text, encoding="utf-8")
         counts.append(len(load_campaign(file).trials))
     assert counts == [10, 10, 10, 20, 60]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(QUICKSTART.parent.glob("*.yml")), ids=lambda one: one.stem)
+def test_examples_can_be_run(path: Path) -> None:
+    checked(load_campaign(path))
+
+
+def test_the_gallery_shows_every_packaged_comparison() -> None:
+    text = (ROOT / "docs" / "generated" / "gallery.md").read_text(encoding="utf-8")
+    pictures = [ROOT / "docs" / "pictures" / f"compare-{name}.png" for name in COMPARISONS]
+    for name, picture in zip(COMPARISONS, pictures, strict=True):
+        assert f"closloop run examples/compare/{name}.yml" in text
+        assert f"(../pictures/{picture.name})" in text
+    assert sum(picture.stat().st_size for picture in pictures) < 600_000
 
 
 def test_the_example_of_two_transports_has_both_in_all_trials() -> None:
