@@ -157,7 +157,7 @@ def _range_words(summary: Summary, answers: Sequence[Answer]) -> str:
     if len(found) < len(answers) or not all(map(math.isfinite, found)):
         return ""
     low, high = (percent_change(pick(map(abs, found))) for pick in (min, max))
-    side = METRICS[judge].better
+    side = _side(judge, higher=METRICS[judge].better == "higher")
     return f"{metric_words(judge)} {low} to {high} {side} than {summary.baseline}'s"
 
 
@@ -175,10 +175,11 @@ def validity_text(summary: Summary) -> str:
 
 
 def metric_words(key: str) -> str:
-    """Return a metric's name within a sentence: `small flows' p99 slowdown`."""
+    """Return a metric's name in a sentence: `small flows' p99 slowdown`, `goodput (all hosts)`."""
     metric = METRICS[key]
     if metric.klass == "all" or metric.klass not in SIZE_CLASSES:
-        return metric.label
+        name, _, of = metric.label.partition(", ")
+        return f"{name} ({of})" if of else name
     label = metric.label.removesuffix(f", {SIZE_CLASSES[metric.klass]}")
     return f"{metric.klass} flows' {label}"
 
@@ -241,11 +242,16 @@ def _extent(low: float, high: float) -> float:
 
 
 def _size(difference: PairedDifference, key: str) -> str:
-    """Return `31% lower`, or with a unit where the baseline is 0: `higher by 12.3KB`."""
-    side = "higher" if difference.mean > 0 else "lower"
+    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`, `5 more`."""
+    side = _side(key, higher=difference.mean > 0)
     if math.isfinite(difference.relative):
         return f"{percent_change(difference.relative)} {side}"
-    return f"{side} by {quantity(abs(difference.mean), METRICS[key].unit)}"
+    return f"{quantity(abs(difference.mean), METRICS[key].unit)} {side}"
+
+
+def _side(key: str, *, higher: bool) -> str:
+    more, less = ("more", "fewer") if METRICS[key].unit == "count" else ("higher", "lower")
+    return more if higher else less
 
 
 def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -> str:
