@@ -206,6 +206,19 @@ def bounds_text(difference: PairedDifference) -> str:
     return f"[{', '.join(shown)}]"
 
 
+def size_words(difference: PairedDifference, key: str) -> str:
+    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`, `5 more`."""
+    side = _side(key, higher=difference.mean > 0)
+    if math.isfinite(difference.relative):
+        return f"{percent_change(difference.relative)} {side}"
+    return f"{quantity(abs(difference.mean), METRICS[key].unit)} {side}"
+
+
+def _side(key: str, *, higher: bool) -> str:
+    more, less = ("more", "fewer") if METRICS[key].unit == "count" else ("higher", "lower")
+    return more if higher else less
+
+
 def _best(arms: Sequence[Arm], judge: str) -> Arm:
     pick = min if METRICS[judge].better == "lower" else max
     return pick(arms, key=lambda arm: arm.estimates[judge].mean)
@@ -241,19 +254,6 @@ def _extent(low: float, high: float) -> float:
     return max(abs(low), abs(high)) if math.isfinite(low) and math.isfinite(high) else math.nan
 
 
-def _size(difference: PairedDifference, key: str) -> str:
-    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`, `5 more`."""
-    side = _side(key, higher=difference.mean > 0)
-    if math.isfinite(difference.relative):
-        return f"{percent_change(difference.relative)} {side}"
-    return f"{quantity(abs(difference.mean), METRICS[key].unit)} {side}"
-
-
-def _side(key: str, *, higher: bool) -> str:
-    more, less = ("more", "fewer") if METRICS[key].unit == "count" else ("higher", "lower")
-    return more if higher else less
-
-
 def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -> str:
     baseline, judge = condition.arms[0].name, compared[0].metric
     if winner == baseline:
@@ -270,7 +270,7 @@ def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -
 
 def _words(difference: PairedDifference, key: str, than: str = "") -> str:
     """Return `31% lower than dcqcn's [27, 35]`."""
-    return f"{_size(difference, key)}{than} {bounds_text(difference)}".rstrip()
+    return f"{size_words(difference, key)}{than} {bounds_text(difference)}".rstrip()
 
 
 def _price(condition: Condition, arm: str) -> str:
