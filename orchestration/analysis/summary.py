@@ -44,10 +44,13 @@ from orchestration.core.records import Floats
 from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerSpec
 from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.question import Question, arm_of, read_question
-from orchestration.results.reader import campaign_below, read_trial, trial_folders
+from orchestration.results.reader import (
+    campaign_below,
+    read_trial,
+    trial_folders,
+    without_trial_file,
+)
 from orchestration.results.stamp import Reason, Stamp
-from orchestration.results.tables import TABLES
-from orchestration.results.writer import TRIAL_FILE
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
@@ -198,7 +201,7 @@ def summarise(
     question = read_question(folders[0].parent)
     named = known_judges(judge or question.judge, "--judge" if judge else "judge")
     trials = _by_label(
-        _load_all(sorted([*folders, *_without_trial_file(folder, folders)]), progress, named)
+        _load_all(sorted([*folders, *without_trial_file(folder, folders)]), progress, named)
     )
     factor = _compared_factor(compare, question, [trial.spec for trial in trials])
     trials = tuple(
@@ -230,18 +233,6 @@ def _compared_factor(name: str, question: Question, trials: Sequence[TrialSpec])
         return chosen_factor(name, trials)
     of_all = all(question.compare in trial.cell for trial in trials)
     return question.compare if of_all else TUNER
-
-
-def _without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold tables of a trial, but not the file that identifies it."""
-    return [
-        folder
-        for campaign in sorted({trial.parent for trial in folders if trial != path})
-        for folder in campaign.iterdir()
-        if not folder.name.startswith(".")
-        and not (folder / TRIAL_FILE).exists()
-        and any((folder / table.file).is_file() for table in TABLES.values())
-    ]
 
 
 def _load_all(
