@@ -236,7 +236,7 @@ def _beats(lead: Arm, other: Arm, condition: Condition, judge: str) -> bool:
     ]
     seeds = sorted(set(rows[0]) & set(rows[1]))
     first, second = ([row[seed] for seed in seeds] for row in rows)
-    difference = paired_difference(first, second, condition.interim)
+    difference = paired_difference(first, second, condition.interim, permuted=False)
     family = next(item.family for item in condition.comparisons if item.judged)
     sure = difference.p_t * family < SIGNIFICANCE and matters(difference)
     return sure and is_better(difference, judge)
