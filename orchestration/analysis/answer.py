@@ -157,7 +157,7 @@ def _range_words(summary: Summary, answers: Sequence[Answer]) -> str:
     if len(found) < len(answers) or not all(map(math.isfinite, found)):
         return ""
     low, high = (percent_change(pick(map(abs, found))) for pick in (min, max))
-    side = METRICS[judge].better
+    side = _side(judge, higher=METRICS[judge].better == "higher")
     return f"{metric_words(judge)} {low} to {high} {side} than {summary.baseline}'s"
 
 
@@ -175,10 +175,11 @@ def validity_text(summary: Summary) -> str:
 
 
 def metric_words(key: str) -> str:
-    """Return a metric's name within a sentence: `small flows' p99 slowdown`."""
+    """Return a metric's name in a sentence: `small flows' p99 slowdown`, `goodput (all hosts)`."""
     metric = METRICS[key]
     if metric.klass == "all" or metric.klass not in SIZE_CLASSES:
-        return metric.label
+        name, _, of = metric.label.partition(", ")
+        return f"{name} ({of})" if of else name
     label = metric.label.removesuffix(f", {SIZE_CLASSES[metric.klass]}")
     return f"{metric.klass} flows' {label}"
 
@@ -205,6 +206,19 @@ def bounds_text(difference: PairedDifference) -> str:
     return f"[{', '.join(shown)}]"
 
 
+def size_words(difference: PairedDifference, key: str) -> str:
+    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`, `5 more`."""
+    side = _side(key, higher=difference.mean > 0)
+    if math.isfinite(difference.relative):
+        return f"{percent_change(difference.relative)} {side}"
+    return f"{quantity(abs(difference.mean), METRICS[key].unit)} {side}"
+
+
+def _side(key: str, *, higher: bool) -> str:
+    more, less = ("more", "fewer") if METRICS[key].unit == "count" else ("higher", "lower")
+    return more if higher else less
+
+
 def _best(arms: Sequence[Arm], judge: str) -> Arm:
     pick = min if METRICS[judge].better == "lower" else max
     return pick(arms, key=lambda arm: arm.estimates[judge].mean)
@@ -222,7 +236,7 @@ def _beats(lead: Arm, other: Arm, condition: Condition, judge: str) -> bool:
     ]
     seeds = sorted(set(rows[0]) & set(rows[1]))
     first, second = ([row[seed] for seed in seeds] for row in rows)
-    difference = paired_difference(first, second, condition.interim)
+    difference = paired_difference(first, second, condition.interim, permuted=False)
     family = next(item.family for item in condition.comparisons if item.judged)
     sure = difference.p_t * family < SIGNIFICANCE and matters(difference)
     return sure and is_better(difference, judge)
@@ -238,14 +252,6 @@ def _bound(compared: Sequence[Comparison]) -> float:
 
 def _extent(low: float, high: float) -> float:
     return max(abs(low), abs(high)) if math.isfinite(low) and math.isfinite(high) else math.nan
-
-
-def _size(difference: PairedDifference, key: str) -> str:
-    """Return `31% lower`, or with a unit where the baseline is 0: `higher by 12.3KB`."""
-    side = "higher" if difference.mean > 0 else "lower"
-    if math.isfinite(difference.relative):
-        return f"{percent_change(difference.relative)} {side}"
-    return f"{side} by {quantity(abs(difference.mean), METRICS[key].unit)}"
 
 
 def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -> str:
@@ -264,7 +270,7 @@ def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -
 
 def _words(difference: PairedDifference, key: str, than: str = "") -> str:
     """Return `31% lower than dcqcn's [27, 35]`."""
-    return f"{_size(difference, key)}{than} {bounds_text(difference)}".rstrip()
+    return f"{size_words(difference, key)}{than} {bounds_text(difference)}".rstrip()
 
 
 def _price(condition: Condition, arm: str) -> str:

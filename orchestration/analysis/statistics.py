@@ -83,11 +83,16 @@ def t_interval(values: Sequence[float] | Floats, interim: InterimAnalysis = FIXE
 
 
 def paired_difference(
-    a: Sequence[float] | Floats, b: Sequence[float] | Floats, interim: InterimAnalysis = FIXED
+    a: Sequence[float] | Floats,
+    b: Sequence[float] | Floats,
+    interim: InterimAnalysis = FIXED,
+    *,
+    permuted: bool = True,
 ) -> PairedDifference:
     """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out.
 
-    If there are several interim analyses, intervals and p-values are those of `interim`.
+    If there are several interim analyses, intervals and p-values are those of `interim`. Without
+    `permuted` the permutation test, which takes most of the time, is left out: its p-value is NaN.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
@@ -109,7 +114,7 @@ def paired_difference(
         relative_low=low,
         relative_high=high,
         p_t=interim.p_value(_paired_t(difference)),
-        p_sign_flip=interim.p_value(sign_flip(difference)),
+        p_sign_flip=interim.p_value(sign_flip(difference)) if permuted else math.nan,
         n=interval.n,
     )
 

@@ -267,6 +267,18 @@ def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]
     return trials, problems
 
 
+def without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
+    """Return the folders that hold tables of a trial, but not the file that identifies it."""
+    return [
+        folder
+        for campaign in sorted({trial.parent for trial in folders if trial != path})
+        for folder in campaign.iterdir()
+        if not folder.name.startswith(".")
+        and not (folder / TRIAL_FILE).exists()
+        and any((folder / table.file).is_file() for table in TABLES.values())
+    ]
+
+
 def campaign_below(path: Path, trial: Path) -> str:
     """Return the folder of a trial's campaign relative to `path`.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from orchestration.analysis.answer import answer_of, is_better, metric_words
+from orchestration.analysis.answer import answer_of, is_better, metric_words, size_words
 from orchestration.analysis.arm_differences import Comparison
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import CAUSES, EXPLAINS, METRICS
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
-from orchestration.render.numbers import NOTHING, percent_change, with_error
+from orchestration.render.numbers import NOTHING, with_error
 from orchestration.render.table import Table, table
 
 # A difference explains something if it is at least so large, as a share of the baseline's value.
@@ -21,7 +21,7 @@ _MAX_NAMED = 2
 
 
 def explanation_title(condition: Condition, summary: Summary) -> str:
-    """Return `Why: with hpcc, p99 queue is 72% lower`, of the best arm against the baseline.
+    """Return `Why: with hpcc, p99 queue 72% lower`, of the best arm against the baseline.
 
     Without a winner, or if nothing differs much, it is a general title.
     """
@@ -31,8 +31,7 @@ def explanation_title(condition: Condition, summary: Summary) -> str:
     if not causes:
         return "What explains it"
     words = [
-        f"{metric_words(item.metric)} is {percent_change(item.difference.relative)} "
-        f"{'lower' if item.difference.mean < 0 else 'higher'}"
+        f"{metric_words(item.metric)} {size_words(item.difference, item.metric)}"
         for item in causes[:_MAX_NAMED]
     ]
     return f"Why: with {arm}, {' and '.join(words)}"

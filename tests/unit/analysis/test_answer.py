@@ -205,7 +205,7 @@ def test_a_metric_that_is_0_for_the_baseline_is_told_with_its_unit():
     rows = {"a": {"dropped_packets": [0.0] * 10},
             "b": {"dropped_packets": around(50, 10, repeats=9)}}  # fmt: skip
     found = answer_of(condition_of(rows, ("dropped_packets",)), "dropped_packets")
-    assert found.sentence == "a wins: packets dropped higher by 50 with b."
+    assert found.sentence == "a wins: packets dropped 50 more with b."
     rows["b"] = {"dropped_packets": [0.0, 0.0, 0.0, 1.0, *[0.0] * 6]}
     found = answer_of(condition_of(rows, ("dropped_packets",)), "dropped_packets")
     assert (found.outcome, math.isnan(found.bound)) == ("none", True)
@@ -218,7 +218,7 @@ def test_the_price_is_the_largest_of_what_got_worse():
         "b": {MEAN: around(3, turn=1), GOODPUT: around(8, turn=4), "timeouts": around(5, turn=5)},
     }
     assert answer_of(condition_of(rows), MEAN).sentence.endswith(
-        "; its price: retransmission timeouts higher by 5."
+        "; its price: retransmission timeouts 5 more."
     )
     del rows["a"]["timeouts"], rows["b"]["timeouts"]
     assert "; its price: goodput of a receiving host 11% lower [" in (
@@ -418,4 +418,6 @@ def test_every_metric_has_sentences_that_say_which_side_is_better(metric):
     condition = condition_of(rows, (metric.key,))
     found = answers_of(summary_of(condition, judge=(metric.key,)))[0]
     assert found.best == ("b",)
-    assert f" {metric.better} than a's [" in found.sentence
+    side = {"lower": "fewer", "higher": "more"} if metric.unit == "count" else {}
+    assert f" {side.get(metric.better, metric.better)} than a's [" in found.sentence
+    assert "," not in found.sentence.partition(" [")[0]
