@@ -298,15 +298,3 @@ def _walk(path: Path) -> Iterator[Path]:
         # links are not followed, but a link to a trial counts as a trial
         linked = (folder / name for name in subfolders if (folder / name).is_symlink())
         yield from (link for link in linked if (link / TRIAL_FILE).is_file())
-
-
-def without_trial_file(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold tables of a trial, but not the file that identifies it."""
-    return [
-        folder
-        for campaign in sorted({trial.parent for trial in folders if trial != path})
-        for folder in campaign.iterdir()
-        if not folder.name.startswith(".")
-        and not (folder / TRIAL_FILE).exists()
-        and any((folder / table.file).is_file() for table in TABLES.values())
-    ]
