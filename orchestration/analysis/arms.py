@@ -106,15 +106,16 @@ def order_arms(tuners: Mapping[str, str], listed: Sequence[str], compare: str) -
     """Return the arms' names: the baseline, then those in the campaign's file, then others, sorted.
 
     `tuners` has the name of each arm's tuner, `listed` the arms in the order of the file. Of
-    tuners, the baseline is one with fixed settings, published ones before others.
+    tuners, which are sorted, the baseline is one with fixed settings, published ones before others;
+    without any, it is the first in the file.
     """
     order = [name for name in listed if name in tuners]
-    order += sorted(set(tuners).difference(order))
+    rest = sorted(set(tuners).difference(order))
     if compare != TUNER:
-        return order
-    fixed = [name for name in order if tuners[name] in FIXED_TUNERS]
-    first = sorted(fixed, key=lambda name: (FIXED_TUNERS.index(tuners[name]), name))[:1]
-    return [*first, *(name for name in order if name not in first)]
+        return [*order, *rest]
+    fixed = [name for name in sorted(tuners) if tuners[name] in FIXED_TUNERS]
+    first = sorted(fixed, key=lambda name: FIXED_TUNERS.index(tuners[name]))[:1] or order[:1]
+    return [*first, *(name for name in sorted(tuners) if name not in first)]
 
 
 def shared_factors(trials: Iterable[TrialSpec], compare: str) -> dict[str, Scalar]:

@@ -7,7 +7,7 @@ the same id whatever is compared, so it can be asked again of a finished run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from inventory.strictyaml import Document, read, suggest
 from orchestration.core.condition import ARM, TUNER, labels_of
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.files import CAMPAIGN_FILE
+from orchestration.core.plugins import short_name
 from orchestration.core.trial import TrialSpec
 
 # What a user may call the two factors that are lists of their own in a campaign file.
@@ -73,6 +74,8 @@ def question_of(data: Mapping[str, Any]) -> Question:
     named = data.get("compare")
     compare = compared_factor(named, levels) if isinstance(named, str) else ""
     compare = compare or (ARM if ARM in levels else TUNER)
+    if compare == TUNER:
+        levels[TUNER] = list(_tuner_labels(data.get("tuners")))
     judge = data.get("judge", ())
     judged = [judge] if isinstance(judge, str) else judge
     return Question(
@@ -80,6 +83,15 @@ def question_of(data: Mapping[str, Any]) -> Question:
         tuple(map(str, levels.get(compare, ()))),
         tuple(map(str, judged)) if isinstance(judged, (list, tuple)) else (),
     )
+
+
+def _tuner_labels(tuners: Any) -> Iterator[str]:
+    """Yield the labels of a campaign's tuners, which are names, mappings, or checked tuners."""
+    for tuner in tuners if isinstance(tuners, (list, tuple)) else ():
+        if isinstance(tuner, Mapping):
+            yield str(tuner.get("label") or short_name(str(tuner.get("name", ""))))
+        else:
+            yield getattr(tuner, "called", "") or short_name(str(tuner))
 
 
 def read_question(folder: Path, compare: str = "") -> Question:
