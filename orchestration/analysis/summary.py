@@ -41,7 +41,7 @@ from orchestration.core.condition import (
 from orchestration.core.errors import InputError, gather
 from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerSpec
 from orchestration.results.interim_analyses import read_interim_analyses
-from orchestration.results.question import Question, arm_of, read_question
+from orchestration.results.question import Question, arm_of, read_question, short_names
 from orchestration.results.reader import (
     campaign_below,
     read_trial,
@@ -316,7 +316,8 @@ def _conditions(
             tuners = {trial.tuner for trial in group}
             factors |= {TUNER: tuners.pop()} if len(tuners) == 1 else {}
         campaign = campaign_below(path, group[0].folder)
-        words = [f"{name} {level}" for name, level in factors.items()]
+        names = short_names(factors)
+        words = [f"{names[name]} {level}" for name, level in factors.items()]
         label = ", ".join([*([campaign] if campaign else []), *words]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors in another campaign file

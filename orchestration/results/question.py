@@ -54,6 +54,16 @@ def compared_factor(name: str, factors: Iterable[str]) -> str:
     return short[0] if len(short) == 1 else ""
 
 
+def short_names(factors: Iterable[str]) -> dict[str, str]:
+    """Return the last part of each factor's path where no other factor has it, else the path."""
+    names = list(factors)
+    last = [name.rpartition(".")[2] for name in names]
+    return {
+        name: short if last.count(short) == 1 else name
+        for name, short in zip(names, last, strict=True)
+    }
+
+
 def compare_problem(document: Document, factors: Iterable[str]) -> Problem | None:
     """Return the problem of a file's `compare`, None if it is right or absent."""
     name = document.data.get("compare")
