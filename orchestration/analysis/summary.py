@@ -316,8 +316,8 @@ def _conditions(
             tuners = {trial.tuner for trial in group}
             factors |= {TUNER: tuners.pop()} if len(tuners) == 1 else {}
         campaign = campaign_below(path, group[0].folder)
-        names = short_names(factors)
-        words = [f"{names[name]} {level}" for name, level in factors.items()]
+        short = short_names(factors)
+        words = [f"{short[name]} {level}" for name, level in factors.items()]
         label = ", ".join([*([campaign] if campaign else []), *words]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors in another campaign file
