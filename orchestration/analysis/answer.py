@@ -274,7 +274,7 @@ def _words(difference: PairedDifference, key: str, than: str = "") -> str:
 
 
 def _price(condition: Condition, arm: str) -> str:
-    """Return the largest price that an arm pays: `; its price: goodput 2% lower [1, 3]`.
+    """Return the largest price that an arm pays: `; hpcc's price: goodput 2% lower [1, 3]`.
 
     A price is a metric of the scorecard by which it is surely worse than the baseline; "" if there
     is none.
@@ -291,8 +291,12 @@ def _price(condition: Condition, arm: str) -> str:
         return ""
     # from 0 to something is the largest
     largest = max(worse, key=_relative_size)
-    words = _words(largest.difference, largest.metric)
-    return f"; its price: {metric_words(largest.metric)} {words}"
+    difference, key = largest.difference, largest.metric
+    words = _words(difference, key)
+    if not math.isfinite(difference.relative):
+        now, before = (quantity(value, METRICS[key].unit) for value in (difference.mean, 0.0))
+        words = f"{now} instead of {before}"
+    return f"; {arm}'s price: {metric_words(key)} {words}"
 
 
 def _relative_size(item: Comparison) -> float:
@@ -307,14 +311,17 @@ def _leaders(
     compared: Sequence[Comparison],
 ) -> str:
     """Return which arms are surely better than the baseline; of `others` that is not known."""
-    own = next(item for item in compared if item.arm == leaders[0])
+    prices = {arm: _price(condition, arm) for arm in leaders}
+    # the one without a price stands for all
+    named = next((arm for arm in leaders if not prices[arm]), leaders[0])
+    own = next(item for item in compared if item.arm == named)
     words = _words(own.difference, own.metric, f" than {own.baseline}'s")
-    words = f"{metric_words(own.metric)} {words}{_price(condition, leaders[0])}"
+    words = f"{metric_words(own.metric)} {words}{prices[leaders[0]]}"
     if len(leaders) > 1:
         text = f"{_listed(leaders)} lead together, and no difference is shown between them: "
-        text += f"with {leaders[0]}, {words}"
+        text += f"with {named}, {words}"
     else:
-        text = f"{leaders[0]} leads: {words}"
+        text = f"{named} leads: {words}"
     return f"{text}; {_listed(others)} may be as good." if others else f"{text}."
 
 

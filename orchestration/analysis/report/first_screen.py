@@ -41,11 +41,17 @@ from orchestration.results.stamp import Severity
 MAX_ROWS = 6
 # A load of which less than this share is delivered is reported as not delivered.
 _DELIVERED = 0.9
+# With less than this an answer is tentative, as flows that did not finish count in no slowdown: the
+# bound of the stamp's finding `overload`.
+_TENTATIVE = 0.8
 # A backlog that grows by more than this share of the offered load is not stationary.
 _STATIONARY = 0.05
 _SLOPE = "backlog_slope_share"
 # Nobody would miss a smaller difference.
 _MIN_RESOLUTION = 0.001
+_LEGEND = (
+    "In brackets: 95% intervals. Grey: not significant, after correction for many comparisons."
+)
 # How many kinds of findings the line of trust names.
 _MAX_CODES = 2
 
@@ -53,7 +59,7 @@ _MAX_CODES = 2
 def first_screen(summary: Summary) -> list[Headline | Scorecard | Trust]:
     """Return the blocks of a report's first screen."""
     card = scorecard(summary)
-    blocks: list[Headline | Scorecard | Trust] = [Headline(kicker(summary), headline(summary))]
+    blocks: list[Headline | Scorecard | Trust] = [Headline(kicker(summary), sentence(summary))]
     return [*blocks, *([card] if card else []), trust(summary)]
 
 
@@ -105,7 +111,7 @@ def scorecard(summary: Summary) -> Scorecard | None:
     judge = summary.judge[0]
     shown = conditions[:MAX_ROWS]
     more = len(summary.conditions) - len(shown)
-    caption = f"and {count(more, 'more condition')} below" if more else ""
+    caption = f"And {count(more, 'more condition')} below. {_LEGEND}" if more else _LEGEND
     rows = [_row(one, judge, arms, one.label, answer_of(one, judge)) for one in shown]
     return Scorecard(baseline, tuple(arms), tuple(rows), metric_words(judge), caption)
 
@@ -120,7 +126,7 @@ def condition_scorecard(condition: Condition, summary: Summary) -> Scorecard | N
         answer = answer_of(condition, key) if key in summary.judge else None
         rows.append(_row(condition, key, arms, METRICS[key].label, answer))
         rows[-1] = dataclasses.replace(rows[-1], judged=answer is not None)
-    return Scorecard(baseline, tuple(arms), tuple(rows))
+    return Scorecard(baseline, tuple(arms), tuple(rows), caption=_LEGEND)
 
 
 def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
@@ -177,12 +183,22 @@ def _cell(item: Comparison | None, best: Sequence[str]) -> ScoreCell:
     if item.identical:
         text, interval_text = "same", ""
     elif verdict == "unclear" and difference.n > 1:
-        ends = [abs(value) for value in bounds if value is not None]
-        bound = max(max(ends) / 100, _MIN_RESOLUTION) if ends else math.nan
-        text = f"within {percent_change(bound)}" if ends else "unclear"
-        interval_text = ""
+        text, interval_text = _unclear_texts(item, text, interval_text)
     low, high = bounds
     return ScoreCell(text, interval_text, point, low, high, verdict, item.arm in best)
+
+
+def _unclear_texts(item: Comparison, text: str, interval_text: str) -> tuple[str, str]:
+    """Return the texts of a difference that is not significant, given those of one that is.
+
+    It leans to one side where only the correction for many comparisons makes it so. Otherwise it
+    says how large it may be, if that is not more than the baseline's whole value.
+    """
+    low, high = item.difference.relative_low, item.difference.relative_high
+    bound = max(abs(low), abs(high), _MIN_RESOLUTION)
+    if low * high > 0:
+        return f"leans {text}", interval_text
+    return (f"within {percent_change(bound)}" if bound <= 1 else "undecided"), ""
 
 
 def _change_text(item: Comparison) -> str:
@@ -237,25 +253,40 @@ def _by_arm(summary: Summary, key: str) -> dict[str, float]:
     return values
 
 
+def _delivered_shares(summary: Summary) -> dict[str, float]:
+    """Return the share of the offered load that was delivered, by arm."""
+    offered, delivered = (_by_arm(summary, f"{name}_load") for name in ("offered", "delivered"))
+    both = [name for name in offered if offered[name] and name in delivered]
+    return {name: delivered[name] / offered[name] for name in both}
+
+
 def _load(summary: Summary) -> Iterator[TrustItem]:
     """Yield how much of the offered load was delivered, of the arm that delivered least."""
-    offered, delivered = (_by_arm(summary, f"{name}_load") for name in ("offered", "delivered"))
-    shares = {
-        name: delivered[name] / offered[name]
-        for name in offered
-        if offered[name] and name in delivered
-    }
+    shares = _delivered_shares(summary)
     if not shares:
         return
     lowest = min(shares, key=lambda name: shares[name])
     enough = shares[lowest] >= _DELIVERED
     where = "" if len(shares) < 2 or enough else f", least with {lowest}"
-    loads = [quantity(values[lowest], "share") for values in (delivered, offered)]
+    of_line_rate = ""
+    if len(summary.conditions) == 1:
+        loads = [_by_arm(summary, f"{name}_load")[lowest] for name in ("delivered", "offered")]
+        of_line_rate = f" ({' of '.join(quantity(load, 'share') for load in loads)} of line rate)"
     yield TrustItem(
         f"{shares[lowest]:.0%}",
-        f"of the offered load delivered ({' of '.join(loads)} of line rate{where})",
+        f"of the offered load delivered{of_line_rate}{where}",
         "plain" if enough else "warning",
     )
+
+
+def sentence(summary: Summary) -> str:
+    """Return the answer in one sentence, with the reservation that the load did not get through."""
+    text = headline(summary)
+    decided = any(one.outcome in ("winner", "leaders") for one in answers_of(summary))
+    lowest = min(_delivered_shares(summary).values(), default=1.0)
+    if decided and lowest < _TENTATIVE:
+        return f"{text.removesuffix('.')}; tentative, as only {lowest:.0%} of the load got through."
+    return text
 
 
 def _stationary(summary: Summary) -> Iterator[TrustItem]:
@@ -278,7 +309,7 @@ def _stationary(summary: Summary) -> Iterator[TrustItem]:
 
 
 def _resolution(summary: Summary) -> Iterator[TrustItem]:
-    """Yield which differences the judging comparisons may have missed: half an interval."""
+    """Yield which differences the judging comparisons may have missed: half the widest interval."""
     halves = [
         (item.difference.relative_high - item.difference.relative_low) / 2
         for condition in summary.conditions
@@ -287,9 +318,7 @@ def _resolution(summary: Summary) -> Iterator[TrustItem]:
     ]
     known = [half for half in halves if math.isfinite(half)]
     if known and max(known) >= _MIN_RESOLUTION:
-        low, high = (percent_change(pick(known)) for pick in (min, max))
-        size, where = (high, "") if low == high else (f"{low} to {high}", ", by arm")
-        yield TrustItem(f"differences below {size}", f"may go unseen{where}")
+        yield TrustItem(f"differences below {percent_change(max(known))}", "may go unseen")
 
 
 def _warnings(summary: Summary) -> Iterator[TrustItem]:
@@ -316,7 +345,7 @@ def answer_to_json(summary: Summary) -> dict[str, Any]:
     """Return the first screen as JSON-ready data: sentence, answers, scorecard, trust."""
     card = scorecard(summary)
     return {
-        "sentence": headline(summary),
+        "sentence": sentence(summary),
         "compare": summary.compare,
         "baseline": summary.baseline,
         "judge": list(summary.judge),
