@@ -117,7 +117,7 @@ def test_two_that_beat_the_baseline_lead_together():
     assert "no difference is shown between them" in found.sentence
 
 
-def test_the_first_of_several_leaders_has_its_price_too():
+def test_of_several_leaders_one_without_a_price_stands_for_all_and_the_first_names_its_own():
     rows = {
         "a": {MEAN: around(4), GOODPUT: around(4)},
         "b": {MEAN: around(3, 0.6, turn=1), GOODPUT: around(3, turn=1)},
@@ -125,8 +125,8 @@ def test_the_first_of_several_leaders_has_its_price_too():
     }
     found = answer_of(condition_of(rows), MEAN)
     assert found.best == ("b", "c")
-    price = "; its price: goodput of a receiving host 25% lower [24, 26]."
-    assert found.sentence.endswith(price)
+    price = "; b's price: goodput of a receiving host 25% lower [24, 26]."
+    assert ": with c, mean slowdown" in found.sentence and found.sentence.endswith(price)
 
 
 def test_an_arm_that_varies_too_much_keeps_another_from_winning():
@@ -218,10 +218,10 @@ def test_the_price_is_the_largest_of_what_got_worse():
         "b": {MEAN: around(3, turn=1), GOODPUT: around(8, turn=4), "timeouts": around(5, turn=5)},
     }
     assert answer_of(condition_of(rows), MEAN).sentence.endswith(
-        "; its price: retransmission timeouts 5 more."
+        "; b's price: retransmission timeouts 5 instead of 0."
     )
     del rows["a"]["timeouts"], rows["b"]["timeouts"]
-    assert "; its price: goodput of a receiving host 11% lower [" in (
+    assert "; b's price: goodput of a receiving host 11% lower [" in (
         answer_of(condition_of(rows), MEAN).sentence
     )
 
