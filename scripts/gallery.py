@@ -32,7 +32,7 @@ PAGE = ROOT / "docs" / "generated" / "gallery.md"
 PICTURES = ROOT / "docs" / "pictures"
 CLOSLOOP = str(Path(sys.executable).with_name("closloop"))
 WIDTH, MAX_HEIGHT, MARGIN = 1280, 2400, 24
-COLOURS = 48
+COLOURS = 160
 # What is below the first screen, and the list of pictures' colours at its end.
 HIDE = "<style>main, footer, header .key { display: none }</style>"
 HEAD = """# Gallery

@@ -297,9 +297,6 @@ def _next(spec: SkeletonSpec) -> Iterator[str]:
     yield f"#     factors: {{load: [{lower:.2g}, {spec.load:.2g}, {higher:.2g}]}}"
     yield "# - as many repeats as a precise result needs, instead of a number:"
     yield f"#     repeats: {{until: 3%, of: [slowdown_mean], min: {REPEATS}, max: 40}}"
-    if spec.comparison.several_paths:
-        yield "# - to compare the arms with another baseline:"
-        yield f"#     closloop report runs/{spec.name} --baseline {spec.chosen.arms[0].entry}"
     switches = [link for link in spec.fabric.links if _between_switches(spec.fabric, link.a)]
     ends = (
         [spec.fabric.ports[port].device for port in (switches[0].a, switches[0].b)]
