@@ -30,7 +30,7 @@ from orchestration.results.question import Question, arm_of, compared_factor
 
 Item = TypeVar("Item")
 
-FIXED_TUNERS = ("secn1", "secn2", "static")
+FIXED_TUNERS = ("secn1", "secn2", "static", "letflow", "timeout")
 # Metrics of the papers that reports have under another name.
 _SAME_IN_REPORTS = {
     "slowdown_mean": slowdown_key("mean", "all"),

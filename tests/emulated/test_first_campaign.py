@@ -1,4 +1,4 @@
-"""What `closloop init` writes runs as it is, in the kernel, and every trial is valid."""
+"""What `closloop init` writes runs and is reported as it is, and every trial is valid."""
 
 import json
 
@@ -6,14 +6,24 @@ import pytest
 
 from tests.programs import closloop
 
-# secn1, secn2, amt, qaecn, acc and its placebo: ACC has packaged networks of either transport
-ARMS = 6
 
-
-@pytest.mark.parametrize("compare", ["ecn-tcp", "ecn-roce"])
-def test_a_first_campaign_runs_without_an_edit(compare, tmp_path):
-    closloop("init", "first.yml", "--testbed", "rlcc-7", "--compare", compare, cwd=tmp_path)
+# of tuners secn1, secn2, amt, qaecn, acc and its placebo: ACC has packaged networks of either
+# transport
+@pytest.mark.parametrize(
+    ("compare", "testbed", "arms"),
+    [
+        ("ecn-tcp", "rlcc-7", 6),
+        ("ecn-roce", "rlcc-7", 6),
+        ("congestion-control", "rlcc-7", 4),
+        ("buffers", "rlcc-7", 3),
+        ("load-balancing", "drlet-k4", 4),
+    ],
+)
+def test_a_first_campaign_runs_without_an_edit(compare, testbed, arms, tmp_path):
+    closloop("init", "first.yml", "--testbed", testbed, "--compare", compare, cwd=tmp_path)
     arguments = ("run", "first.yml", "--repeats", "1", "--jobs", "1", "--json")
     told = json.loads(closloop(*arguments, cwd=tmp_path))
-    assert told["finished"] == told["trials"] == ARMS
+    assert told["finished"] == told["trials"] == arms
     assert (told["invalid"], told["failed"]) == ({}, {})
+    report = json.loads(closloop("report", "runs/first", "--json", cwd=tmp_path))
+    assert len(report["answer"]["scorecard"]["arms"]) == arms - 1

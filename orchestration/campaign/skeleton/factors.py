@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from inventory.yamltree import flow
 from orchestration.campaign.skeleton.arms import (
     DCQCN,
     DCTCP,
@@ -24,6 +25,7 @@ from orchestration.campaign.skeleton.text import (
     lossless_switch,
     patterns,
     shared_bytes,
+    testbed_value,
     with_comment,
 )
 from orchestration.core.topology import Testbed
@@ -124,13 +126,15 @@ def factor_text(spec: SkeletonSpec, comparison: FactorComparison) -> str:
 
 
 def _fields(spec: SkeletonSpec, comparison: FactorComparison) -> Iterator[str]:
-    yield f"campaign: {spec.name}"
+    yield f"campaign: {flow(spec.name)}"
     if comparison.lossless:
         yield "# PFC stops a sender before the shared buffer of a switch overflows."
-        switch = lossless_switch(spec.fabric)
-        yield f"testbed: {{like: {spec.testbed}, switch: {switch}}}"
+        switch = f"switch: {lossless_switch(spec.fabric)}"
+        yield f"testbed: {testbed_value(spec.testbed, switch)}"
     else:
-        yield with_comment(f"testbed: {spec.testbed}", "others: closloop inventory list")
+        yield with_comment(
+            f"testbed: {testbed_value(spec.testbed)}", "others: closloop inventory list"
+        )
     if comparison.lossless and comparison.factor != _CONTROL:
         yield f"host: {{congestion_control: {comparison.transport}}}"
     yield with_comment("factors:", "further ones are conditions, like load: [0.3, 0.6]")

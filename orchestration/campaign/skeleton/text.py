@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ruamel.yaml import YAML
+
+from inventory.variant import split_name
+from inventory.yamltree import flow
 from orchestration.campaign.skeleton.arms import (
     DCQCN,
     DCTCP,
@@ -75,7 +79,7 @@ def lossless_text(testbed: Testbed, like: str) -> str:
     classes = [klass.name for klass in testbed.classes]
     lines = [
         f"# {testbed.name} with lossless switches, for RoCE NICs: made by `closloop init`.",
-        f"like: {like}",
+        *like_lines(like),
         f"name: {lossless_name(testbed)}",
         f"description: {testbed.name} with PFC",
         "# The ports of a switch share its buffer. Priority flow control stops a sender before it",
@@ -92,6 +96,23 @@ def lossless_text(testbed: Testbed, like: str) -> str:
             f"  - {{name: {klass.name}, weight: {klass.weight}, congestion_control: {control}}}"
         )
     return "\n".join(lines) + "\n"
+
+
+def like_lines(name: str) -> list[str]:
+    """Return the lines of a testbed's file that make it like another, with its own fields."""
+    base, fields = split_name(name)
+    own = YAML(typ="safe").load(fields) if fields else {}
+    return [f"like: {base}", *(f"{key}: {flow(value)}" for key, value in own.items())]
+
+
+def testbed_value(name: str, *more: str) -> str:
+    """Return a campaign's field `testbed`: a name, or a mapping if it has fields of its own.
+
+    `more` has further fields, as YAML.
+    """
+    base, fields = split_name(name)
+    own = [fields[1:-1]] if fields else []
+    return f"{{{', '.join([f'like: {base}', *own, *more])}}}" if own or more else base
 
 
 def lossless_switch(testbed: Testbed) -> str:
@@ -127,7 +148,7 @@ def _head(spec: SkeletonSpec) -> Iterator[str]:
         "A field that does not exist, or a value without its unit, is refused with its line. "
         "docs/generated/campaign-file.md has all fields."
     )
-    yield with_comment(f"campaign: {spec.name}", f"results go to runs/{spec.name}")
+    yield with_comment(f"campaign: {flow(spec.name)}", f"results go to runs/{spec.name}")
 
 
 def commands(spec: SkeletonSpec) -> Iterator[str]:
@@ -147,7 +168,7 @@ def _fabric(spec: SkeletonSpec) -> Iterator[str]:
         f"The fabric. `closloop inventory show {shlex.quote(spec.shown)}` draws it, `closloop "
         "inventory list` has others; a file of your own is named by its path."
     )
-    yield f"testbed: {spec.testbed}"
+    yield f"testbed: {testbed_value(spec.testbed)}"
     if spec.comparison.transport == DCTCP:
         yield from comment(
             "Where it runs: Linux in virtual time. `closloop run --on fluid --out first-look` "
@@ -297,9 +318,6 @@ def _next(spec: SkeletonSpec) -> Iterator[str]:
     yield f"#     factors: {{load: [{lower:.2g}, {spec.load:.2g}, {higher:.2g}]}}"
     yield "# - as many repeats as a precise result needs, instead of a number:"
     yield f"#     repeats: {{until: 3%, of: [slowdown_mean], min: {REPEATS}, max: 40}}"
-    if spec.comparison.several_paths:
-        yield "# - to compare the arms with another baseline:"
-        yield f"#     closloop report runs/{spec.name} --baseline {spec.chosen.arms[0].entry}"
     switches = [link for link in spec.fabric.links if _between_switches(spec.fabric, link.a)]
     ends = (
         [spec.fabric.ports[port].device for port in (switches[0].a, switches[0].b)]

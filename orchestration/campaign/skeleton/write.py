@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
+from inventory.variant import split_name
 from orchestration.campaign.deliverable_load import deliverable_loads
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.skeleton import arms as sizes
@@ -127,7 +128,8 @@ def _of_tuners(comparison: Comparison) -> bool:
 
 def _named(answers: Answers, second_file: bool, file: Path) -> dict[str, Any]:
     """Return testbed and workload as a campaign in `file` names them: names, or relative paths."""
-    testbed = _relative_name(answers.testbed, file)
+    base, fields = split_name(answers.testbed)
+    testbed = f"{_relative_name(base, file)} {fields}".rstrip()
     return {
         "testbed": f"./{_testbed_file(file).name}" if second_file else testbed,
         "like": testbed if second_file else "",

@@ -79,6 +79,8 @@ def test_the_baseline_is_the_files_first_level_and_of_tuners_a_published_one() -
     tuners = {"static": "static", "mine": "acc", "secn2": "secn2"}
     assert order_arms(tuners, ("mine", "static", "gone"), "arm") == ["mine", "static", "secn2"]
     assert order_arms(tuners, (), "tuner") == ["secn2", "mine", "static"]
+    timeouts = {"drlet": "drlet", "ecmp": "timeout", "letflow": "letflow"}
+    assert order_arms(timeouts, (), "tuner")[0] == "letflow"
 
 
 def test_a_judge_suits_the_traffic_and_its_name_is_known(tmp_path: Path) -> None:

@@ -219,6 +219,15 @@ def test_files_of_ones_own_are_named_as_the_campaign_sees_them(run, tmp_path, mo
     assert "like: ../../my rack.yml" in (tmp_path / "labs/ecn-roce/first-testbed.yml").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compare", COMPARISONS)
+def test_a_testbed_may_have_fields_of_its_own(compare, tmp_path):
+    place = tmp_path / "labs" / "32.yml"
+    write(generate(Answers("graphcc {hosts_per_leaf: 8}", compare=compare), place))
+    campaign, _ = planned(place, tmp_path)
+    assert {len(testbed.hosts) for testbed in campaign.testbeds.values()} == {32}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
