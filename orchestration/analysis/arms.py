@@ -134,9 +134,9 @@ def default_judges(traffic: Sequence[PatternSpec]) -> tuple[str, ...]:
     Incasts alone are judged by how long they take, long-lived flows by their goodput, flows that
     finish by their mean slowdown.
     """
-    if all(pattern.lasts for pattern in traffic):
+    if traffic and all(pattern.lasts for pattern in traffic):
         return _first_known("goodput_bps", "utilisation_hosts")
-    if all(pattern.kind == "incast" for pattern in traffic):
+    if traffic and all(pattern.kind == "incast" for pattern in traffic):
         return _first_known("incast_completion_ratio", "slowdown_mean_all")
     return ("slowdown_mean_all",)
 

@@ -103,7 +103,7 @@ def campaign(tmp_path):
 def estimates(closloop, folder):
     report = json.loads(closloop("report", folder, "--json"))
     (condition,) = report["conditions"]
-    (arm,) = condition["tuners"]
+    (arm,) = condition["arms"]
     return {name: figure["mean"] for name, figure in arm["estimates"].items()}
 
 

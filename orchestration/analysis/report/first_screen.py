@@ -134,7 +134,7 @@ def _row_keys(condition: Condition, judge: Sequence[str]) -> list[str]:
     chosen = list(judge)
     # where all traffic is incasts, how long they take says it; a window may end within one
     traffic = condition.arms[0].trials[0].spec.traffic
-    left_out = {"goodput_bps"} if all(pattern.incasts for pattern in traffic) else set()
+    left_out = {"goodput_bps"} if traffic and all(pattern.incasts for pattern in traffic) else set()
     own = [metric.key for metric in METRICS.own if metric.compared]
     for key in (*own, *SCORECARD):
         differ = any(c.metric == key and not c.identical for c in condition.comparisons)

@@ -90,6 +90,7 @@ def test_a_judge_suits_the_traffic_and_its_name_is_known(tmp_path: Path) -> None
     )
     assert default_judges(both.traffic) == ("slowdown_mean_all",)
     assert default_judges(alone.traffic) == ("incast_completion_ratio",)
+    assert default_judges(()) == ("slowdown_mean_all",)  # an import has no patterns
     assert known_judges(("mean_slowdown", "slowdown_mean"), "judge") == ("slowdown_mean_all",)
     with pytest.raises(InputError, match="no metric is called 'slow'"):
         known_judges(("slow",), "judge")

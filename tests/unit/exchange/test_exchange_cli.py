@@ -42,7 +42,7 @@ def test_an_import_is_reported_compared_and_exported(files):
     assert "not imported: samples of ports" in again.output
     report = run("report", "runs/theirs", "--json", "--no-html")
     (condition,) = json.loads(report.stdout)["conditions"]
-    assert [arm["tuner"] for arm in condition["tuners"]] == ["a", "b"]
+    assert [arm["arm"] for arm in condition["arms"]] == ["a", "b"]
     assert run("report", "runs/theirs").exit_code == 0
     assert (files / "runs" / "theirs" / "report.html").is_file()
 

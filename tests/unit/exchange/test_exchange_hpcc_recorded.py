@@ -92,7 +92,7 @@ def config_of(item, folder, **options):
 
 
 def report(folder):
-    output = CliRunner().invoke(app, ["report", str(folder), "--no-html"]).output
+    output = CliRunner().invoke(app, ["report", str(folder), "--no-html", "--full"]).output
     return " ".join(output.split())
 
 
