@@ -148,7 +148,8 @@ def _paired_t(difference: Floats) -> float:
         return math.nan
     mean, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(n)
     if error == 0:
-        return 1.0 if mean == 0 else 0.0
+        # equal differences have no spread for a t-test: the sign-flip test's p-value, not 0
+        return 1.0 if mean == 0 else 2.0 ** (1 - n)
     return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 

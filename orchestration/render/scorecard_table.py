@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
 from orchestration.render.scorecard import Scorecard, ScoreCell, ScoreRow, on_scale
 from orchestration.render.table import Column, Row, Span, Style, Table, Text, joined, plain_text
@@ -48,7 +49,9 @@ def fitted(card: Scorecard, width: int) -> list[Text | Table]:
     made = _arms_as_columns(card, width, bars=True)
     if made is None and len(card.rows) * (len(card.arms) + 2) > _MAX_LIST_LINES:
         made = _arms_as_columns(card, width, bars=False) or _arms_as_rows(card, width)
-    return [made] if made is not None else _lists(card, width)
+    if made is None:
+        return _lists(card, width)
+    return [replace(made, caption=textwrap.fill(made.caption, width))]
 
 
 def text_bar(cell: ScoreCell, span: float, width: int) -> str:
@@ -174,7 +177,7 @@ def _lists(card: Scorecard, width: int) -> list[Text | Table]:
             shown = (change, interval, _line(bar, _star(cell)))
             rows.append(Row([arm.ljust(first), *(Span(text, _style(cell)) for text in shown)]))
         parts.append(Table([Column("")] * 4, rows, title, heads=False))
-    return [*parts, Span(_caption(card), "faint")]
+    return [*parts, Span(textwrap.fill(_caption(card), width), "faint")]
 
 
 def _two_lines(cell: ScoreCell, beside: str, below: str | Span) -> Text:
