@@ -126,7 +126,8 @@ def test_of_several_leaders_one_without_a_price_stands_for_all_and_the_first_nam
     found = answer_of(condition_of(rows), MEAN)
     assert found.best == ("b", "c")
     price = "; b's price: goodput of a receiving host 25% lower [24, 26]."
-    assert ": with c, mean slowdown" in found.sentence and found.sentence.endswith(price)
+    assert ": with c, mean slowdown" in found.sentence
+    assert found.sentence.endswith(price)
 
 
 def test_an_arm_that_varies_too_much_keeps_another_from_winning():
