@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from inventory.yamltree import flow
 
 # The field that names the other testbed.
@@ -71,6 +73,18 @@ def grouped(names: Iterable[str]) -> list[str]:
         f"{base} ({len(found)} variants)" if len(found) > 1 else found.pop()
         for base, found in by_base.items()
     ]
+
+
+def brief_name(name: str) -> str:
+    """Return a testbed's name without what is inside its fields: `graphcc {switch: …}`."""
+    base, fields = split_name(name)
+    if not fields:
+        return base
+    own = YAML(typ="safe").load(fields)
+    shown = (
+        f"{key}: {'…' if isinstance(one, Mapping | list) else one}" for key, one in own.items()
+    )
+    return f"{base} {{{', '.join(shown)}}}"
 
 
 def own_name(base: str, fields: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.variant import grouped, short_name
+from inventory.variant import brief_name, grouped, short_name
 from orchestration.analysis.answer import (
     Answer,
     answer_of,
@@ -72,7 +72,7 @@ def kicker(summary: Summary) -> str:
     traffic = [_traffic_words(pattern, varies=len(loads) > 1) for pattern in first.traffic]
     repeats = len({trial.spec.repeat for trial in summary.trials})
     paired = "paired " if len(summary.arms) > 1 and repeats > 1 else ""
-    where = f"{', '.join(testbeds[:3])} on {', '.join(backends)}"
+    where = f"{', '.join(map(brief_name, testbeds[:3]))} on {', '.join(backends)}"
     parts = [summary.campaign, where, ", ".join(traffic[:3]), count(repeats, f"{paired}repeat")]
     return " · ".join(filter(None, parts))
 

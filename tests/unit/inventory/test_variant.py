@@ -10,6 +10,7 @@ from inventory import files
 from inventory.files import load_testbed, load_variant
 from inventory.strictyaml import parse
 from inventory.variant import (
+    brief_name,
     grouped,
     own_name,
     relative_to,
@@ -103,6 +104,12 @@ def test_paths_are_those_of_the_base_alone():
     assert short_name(SWITCH) == SWITCH
     assert short_name("labs/own.yml {mtu: 9000B}") == "own.yml {mtu: 9000B}"
     assert grouped([SWITCH, "graphcc", "acc"]) == ["acc", "graphcc (2 variants)"]
+
+
+def test_a_brief_name_leaves_out_what_is_inside_of_fields():
+    switch = "graphcc {hosts_per_leaf: 8, switch: {alpha: 1/8, buffer: 32MB, pfc: [3]}}"
+    assert brief_name(switch) == "graphcc {hosts_per_leaf: 8, switch: …}"
+    assert brief_name("labs/own.yml") == "labs/own.yml"
 
 
 def test_own_names_are_short_and_differ():
