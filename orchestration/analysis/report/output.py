@@ -47,7 +47,7 @@ def report_blocks(summary: Summary) -> list[Block]:
     for condition in summary.conditions:
         where = f", {condition.label}" if len(summary.conditions) > 1 else ""
         for title, parts in _details(condition, summary):
-            if parts := [part for part in parts if part is not None]:
+            if parts := [part for part in parts if part not in (None, Paragraph(""))]:
                 blocks.append(Fold(f"{title}{where}", parts))
     problems = findings_table(summary)
     if problems and len(summary.invalid) == len(summary.trials):
