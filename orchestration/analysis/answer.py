@@ -273,8 +273,8 @@ def _words(difference: PairedDifference, key: str, than: str = "") -> str:
     return f"{size_words(difference, key)}{than} {bounds_text(difference)}".rstrip()
 
 
-def _price(condition: Condition, arm: str) -> str:
-    """Return the largest price that an arm pays: `; hpcc's price: goodput 2% lower [1, 3]`.
+def _price(condition: Condition, arm: str, whose: str = "its") -> str:
+    """Return the largest price that an arm pays: `; its price: goodput 2% lower [1, 3]`.
 
     A price is a metric of the scorecard by which it is surely worse than the baseline; "" if there
     is none.
@@ -296,7 +296,7 @@ def _price(condition: Condition, arm: str) -> str:
     if not math.isfinite(difference.relative):
         now, before = (quantity(value, METRICS[key].unit) for value in (difference.mean, 0.0))
         words = f"{now} instead of {before}"
-    return f"; {arm}'s price: {metric_words(key)} {words}"
+    return f"; {whose} price: {metric_words(key)} {words}"
 
 
 def _relative_size(item: Comparison) -> float:
@@ -311,7 +311,9 @@ def _leaders(
     compared: Sequence[Comparison],
 ) -> str:
     """Return which arms are surely better than the baseline; of `others` that is not known."""
-    prices = {arm: _price(condition, arm) for arm in leaders}
+    prices = {
+        arm: _price(condition, arm, f"{arm}'s" if len(leaders) > 1 else "its") for arm in leaders
+    }
     # the one without a price stands for all
     named = next((arm for arm in leaders if not prices[arm]), leaders[0])
     own = next(item for item in compared if item.arm == named)

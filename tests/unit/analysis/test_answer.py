@@ -219,7 +219,7 @@ def test_the_price_is_the_largest_of_what_got_worse():
         "b": {MEAN: around(3, turn=1), GOODPUT: around(8, turn=4), "timeouts": around(5, turn=5)},
     }
     assert answer_of(condition_of(rows), MEAN).sentence.endswith(
-        "; b's price: retransmission timeouts 5 instead of 0."
+        "; its price: retransmission timeouts 5 instead of 0."
     )
     del rows["a"]["timeouts"], rows["b"]["timeouts"]
     assert "; b's price: goodput of a receiving host 11% lower [" in (
