@@ -309,12 +309,15 @@ def _stationary(summary: Summary) -> Iterator[TrustItem]:
 
 
 def _resolution(summary: Summary) -> Iterator[TrustItem]:
-    """Yield which differences the judging comparisons may have missed: half the widest interval."""
+    """Yield which differences the judging comparisons may have missed.
+
+    It is half the widest interval of those that are not significant.
+    """
     halves = [
         (item.difference.relative_high - item.difference.relative_low) / 2
         for condition in summary.conditions
         for item in condition.comparisons
-        if item.judged and not item.identical
+        if item.judged and _verdict(item) == "unclear"
     ]
     known = [half for half in halves if math.isfinite(half)]
     if known and max(known) >= _MIN_RESOLUTION:

@@ -121,6 +121,7 @@ TUNER_COMPARISONS = (
         title="ECN thresholds under RoCE (DCQCN, lossless by PFC)",
         question="Which ECN thresholds are best for RoCE NICs under DCQCN, lossless by PFC?",
         transport=DCQCN,
+        load=0.4,  # DCQCN's NICs do not keep up with more
     ),
     TunerComparison(
         name="flowlets",

@@ -222,7 +222,7 @@ def test_the_price_is_the_largest_of_what_got_worse():
         "; its price: retransmission timeouts 5 instead of 0."
     )
     del rows["a"]["timeouts"], rows["b"]["timeouts"]
-    assert "; b's price: goodput of a receiving host 11% lower [" in (
+    assert "; its price: goodput of a receiving host 11% lower [" in (
         answer_of(condition_of(rows), MEAN).sentence
     )
 
