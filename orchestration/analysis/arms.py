@@ -79,8 +79,9 @@ def _keys(specs: Sequence[TrialSpec], compare: str) -> Iterator[str]:
     seen: dict[tuple[Scalar | None, str], str] = {}
     varying: set[str] = set()
     for spec, fields in zip(specs, settings, strict=True):
+        arm = labels_of(spec).get(compare)
         for name, value in fields.items():
-            if seen.setdefault((labels_of(spec).get(compare), name), value) != value:
+            if seen.setdefault((arm, name), value) != value:
                 varying.add(name)
     for fields in settings:
         yield json.dumps([[name, fields.get(name)] for name in sorted(varying)])
