@@ -77,14 +77,20 @@ def grouped(names: Iterable[str]) -> list[str]:
 
 def brief_name(name: str) -> str:
     """Return a testbed's name without what is inside its fields: `graphcc {switch: …}`."""
-    base, fields = split_name(name)
-    if not fields:
-        return base
-    own = YAML(typ="safe").load(fields)
+    own = fields_of(name)
+    base = own.pop(LIKE)
+    if not own:
+        return str(base)
     shown = (
         f"{key}: {'…' if isinstance(one, Mapping | list) else one}" for key, one in own.items()
     )
     return f"{base} {{{', '.join(shown)}}}"
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    """Return a testbed's name as data: what it is like, and the fields that it replaces."""
+    base, fields = split_name(name)
+    return {LIKE: base, **(YAML(typ="safe").load(fields) if fields else {})}
 
 
 def own_name(base: str, fields: str) -> str:

@@ -9,10 +9,13 @@ differs among the trials of one arm makes another condition.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from inventory import variant
 from orchestration.analysis.metrics import METRICS, fct_key, slowdown_key
 from orchestration.core.condition import (
     ARM,
@@ -23,12 +26,14 @@ from orchestration.core.condition import (
     factors_of,
     labels_of,
 )
-from orchestration.core.errors import InputError, unknown
+from orchestration.core.errors import InputError, Problem, suggest
 from orchestration.core.pattern import PatternSpec
 from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.results.question import Question, arm_of, compared_factor
 
 Item = TypeVar("Item")
+# How many metrics a message names that are called like an unknown one.
+_MAX_ALIKE = 6
 
 FIXED_TUNERS = ("secn1", "secn2", "static", "letflow", "timeout")
 # Metrics of the papers that reports have under another name.
@@ -49,7 +54,9 @@ def chosen_factor(name: str, trials: Iterable[TrialSpec]) -> str:
     factor = compared_factor(name, factors)
     if not factor:
         known = ["tuners", *factors]
-        raise InputError([unknown("--compare", f"no factor {name!r} here", name, known)])
+        close = suggest(name, [*known, *(factor.rpartition(".")[2] for factor in factors)])
+        remedy = f"{close}use one of {', '.join(known)}"
+        raise InputError.single("--compare", f"no factor {name!r} here", remedy)
     if factor != TUNER and (lack := sum(factor not in cell for cell in cells)):
         raise InputError.single(
             "--compare",
@@ -90,8 +97,10 @@ def _keys(specs: Sequence[TrialSpec], compare: str) -> Iterator[str]:
 def _settings(spec: TrialSpec, compare: str) -> dict[str, str]:
     """Return everything that determines a trial except seed and repeat: value by path of field."""
     labels = {name: level for name, level in labels_of(spec).items() if name != compare}
-    data = {"cell": labels, "settings": json.loads(condition_settings(spec))}
-    return dict(_flat(data, ""))
+    settings = json.loads(condition_settings(spec))
+    # field by field, as several factors may each replace another one
+    settings["testbed"] = variant.fields_of(settings["testbed"])
+    return dict(_flat({"cell": labels, "settings": settings}, ""))
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -150,12 +159,20 @@ def known_judges(names: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the keys of metrics that a campaign names; raise InputError for unknown ones."""
     wrong = [name for name in names if not METRICS.canonical(name)]
     if wrong:
-        raise InputError(
-            unknown(where, f"no metric is called {name!r}", name, METRICS.of_a_trial)
-            for name in wrong
-        )
+        raise InputError([_unknown_metric(name, where) for name in wrong])
     keys = [METRICS.canonical(name) for name in names]
     return tuple(dict.fromkeys(_SAME_IN_REPORTS.get(key, key) for key in keys))
+
+
+def _unknown_metric(name: str, where: str) -> Problem:
+    """Return the problem of a metric that does not exist, with those that are called alike."""
+    parts = {part for part in re.split(r"[^a-z0-9]+", name.lower()) if len(part) > 2}
+    alike = get_close_matches(name, METRICS.of_a_trial, _MAX_ALIKE, 0.5)
+    alike += [key for key in METRICS.of_a_trial if parts & set(key.split("_"))]
+    named = list(dict.fromkeys(alike))[:_MAX_ALIKE]
+    hint = f"did you mean one of {', '.join(named)}? " if named else ""
+    remedy = f"{hint}docs/generated/metrics.md has all, such as mean_slowdown"
+    return Problem(where, f"no metric is called {name!r}", remedy)
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,8 @@ def _paired_t(difference: Floats) -> float:
         return math.nan
     mean, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(n)
     if error == 0:
-        # equal differences have no spread for a t-test: the sign-flip test's p-value, not 0
-        return 1.0 if mean == 0 else 2.0 ** (1 - n)
+        # two equal differences may be chance; more of them have no spread at all
+        return 1.0 if mean == 0 else 0.5 if n == 2 else 0.0
     return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 

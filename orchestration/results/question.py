@@ -71,7 +71,8 @@ def compare_problem(document: Document, factors: Iterable[str]) -> Problem | Non
     if name is None or not isinstance(name, str) or compared_factor(name, known):
         return None
     offered = ["tuners", *("arms" if factor == ARM else factor for factor in known)]
-    remedy = f"{suggest(name, offered)}use one of: {', '.join(offered)}"
+    short = [factor.rpartition(".")[2] for factor in offered]
+    remedy = f"{suggest(name, [*offered, *short])}use one of: {', '.join(offered)}"
     return document.problem(("compare",), f"there is no factor {name!r} to compare", remedy)
 
 

@@ -181,7 +181,7 @@ def test_it_is_quiet_and_nothing_in_it_is_empty_or_cut_off(page, pages):
 SAID = {
     "hpcc": (
         "3 paired repeats",
-        "No winner by mean slowdown: ",
+        "the-simulator-of-others wins: ",
         "1% of the time a queue is longer than",
         "No queue was sampled over time.",
         "Not measured: packets marked;",
