@@ -37,6 +37,7 @@ from orchestration.core.condition import (
     campaign_tuner_name,
     cell_key,
     checkpoint_rotation,
+    labels_of,
 )
 from orchestration.core.errors import InputError, gather
 from orchestration.core.trial import CHECKPOINT_PARAM, Scalar, TrialSpec, TunerSpec
@@ -189,7 +190,8 @@ def summarise(
         dataclasses.replace(trial, arm=arm_of(trial.spec, trial.tuner, factor)) for trial in trials
     )
     tuners = {trial.arm: trial.spec.tuner.name for trial in trials}
-    order = order_arms(tuners, read_question(folders[0].parent, factor).arms, factor)
+    asked = dataclasses.replace(read_question(folders[0].parent, factor), compare=factor)
+    order = order_arms(tuners, asked.arms, factor)
     if baseline and baseline not in order:
         what = f"no tuner {baseline!r} here" if factor == TUNER else f"no arm {baseline!r} here"
         raise InputError.single("--baseline", what, f"use one of: {', '.join(order)}")
@@ -201,7 +203,7 @@ def summarise(
         campaign=trials[0].spec.campaign if len(campaigns) == 1 else folder.resolve().name,
         baseline=baseline,
         trials=trials,
-        conditions=tuple(_conditions(folder, trials, factor, arms, judges)),
+        conditions=tuple(_conditions(folder, trials, asked, arms, judges)),
         compare=factor,
         arms=arms,
         judge=judges,
@@ -295,17 +297,28 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
 
 
 def _conditions(
-    path: Path, trials: Sequence[Trial], compare: str, names: Sequence[str], judge: Sequence[str]
+    path: Path,
+    trials: Sequence[Trial],
+    question: Question,
+    names: Sequence[str],
+    judge: Sequence[str],
 ) -> list[Condition]:
-    """Return the conditions; their labels name the campaign if `path` holds several."""
+    """Return the conditions in the order of the levels in the campaign's file.
+
+    Their labels name the campaign if `path` holds several.
+    """
+    compare = question.compare
 
     def key(trial: Trial) -> str:
         return f"{campaign_below(path, trial.folder)} {trial.spec.campaign}"
 
+    def place(group: Sequence[Trial]) -> list[int]:
+        return question.place(labels_of(group[0].spec))
+
     groups = [
         part
         for campaign in _grouped(trials, key)
-        for group in by_condition(campaign, lambda trial: trial.spec, compare)
+        for group in sorted(by_condition(campaign, lambda trial: trial.spec, compare), key=place)
         for part in _by_flows(group)
     ]
     labels: dict[str, int] = {}

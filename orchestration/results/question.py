@@ -8,7 +8,7 @@ the same id whatever is compared, so it can be asked again of a finished run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from orchestration.core.condition import ARM, TUNER, labels_of
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.files import CAMPAIGN_FILE
 from orchestration.core.plugins import short_name
-from orchestration.core.trial import TrialSpec
+from orchestration.core.trial import Scalar, TrialSpec
 
 # What a user may call the two factors that are lists of their own in a campaign file.
 _PLURALS = {"tuners": TUNER, "arms": ARM}
@@ -28,12 +28,22 @@ class Question:
     """A campaign's question.
 
     `compare` is the label of a trial's cell that names its arm, `arms` the labels of the arms in
-    the file's order (empty if unknown), `judge` the metrics as the file names them.
+    the file's order (empty if unknown), `judge` the metrics as the file names them. `levels` has
+    the labels of each factor's levels in the file's order.
     """
 
     compare: str = TUNER
     arms: tuple[str, ...] = ()
     judge: tuple[str, ...] = ()
+    levels: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
+
+    def place(self, cell: Mapping[str, Scalar]) -> list[int]:
+        """Return a key that sorts conditions by the order of levels in the file."""
+        return [
+            listed.index(label)
+            for name, listed in self.levels
+            if name != self.compare and (label := str(cell.get(name))) in listed
+        ]
 
 
 # The question of results without a campaign file.
@@ -93,6 +103,11 @@ def question_of(data: Mapping[str, Any]) -> Question:
         compare,
         tuple(map(str, levels.get(compare, ()))),
         tuple(map(str, judged)) if isinstance(judged, (list, tuple)) else (),
+        tuple(
+            (name, tuple(map(str, listed)))
+            for name, listed in levels.items()
+            if isinstance(listed, (list, tuple, Mapping))
+        ),
     )
 
 

@@ -53,6 +53,14 @@ def test_two_factors_of_one_list_are_compared_one_within_the_other(tmp_path: Pat
         assert all((len(item[compare]), len(item[other])) == (2, 1) for item in found)
 
 
+def test_two_factors_may_each_replace_a_field_of_the_testbed(tmp_path: Path) -> None:
+    varied = {"testbed.buffer": ["8MB", "4MB"], "testbed.hosts_per_leaf": [6, 8]}
+    specs = trials(tmp_path, traffic=[{**INCAST, "size": "1KB"}], factors=varied)
+    for compare, other in (tuple(varied), tuple(varied)[::-1]):
+        found = conditions(specs, compare)
+        assert [(len(item[compare]), len(item[other])) for item in found] == [(2, 1)] * 2
+
+
 def test_what_differs_between_arms_only_belongs_to_the_arms(tmp_path: Path) -> None:
     arms = {
         "published": {"host.congestion_control": "dcqcn", "tuners": ["secn1"]},
