@@ -119,9 +119,13 @@ def _variant(document: Document, folder: Path) -> Document:
     whole = _extended(document, folder / "testbed", (), _merged)
     whole = replace(whole, data=without_nones(whole.data, TestbedFile))
     fields = split_name(variant_name(document.data))[1]
-    if "name" in document.data or not fields:
+    if not fields:
         return whole
-    return replace(whole, data={**whole.data, "name": own_name(str(whole.data["name"]), fields)})
+    base = str(whole.data["name"])
+    # what describes the other testbed, such as its number of hosts, need not be true of this one
+    own = {"name": own_name(base, fields), "description": f"{base} with {fields[1:-1]}"}
+    own = {key: text for key, text in own.items() if key not in document.data}
+    return replace(whole, data={**whole.data, **own})
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 class _AnswerOptions:
     """Options: the answers to the questions; a question that has its option is not asked."""
 
-    testbed: Annotated[str, "The fabric: a name from closloop inventory list, or a file."] = ""
+    testbed: Annotated[
+        str,
+        "The fabric: a name from closloop inventory list, also like 'graphcc {buffer: 8MB}', or a "
+        "file.",
+    ] = ""
     workload: Annotated[str, "The flow sizes: a name from closloop traffic list, or a file."] = ""
     load: Annotated[float | None, "The load: a share of the hosts' line rate."] = None
     incast: Annotated[

@@ -87,7 +87,7 @@ def test_documented_defaults_are_the_schemas() -> None:
 
 def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
-    smallest, testbed, tuners, factors, repeats = blocks
+    smallest, testbed, tuners, compared, factors, repeats = blocks
     anywhere = "campaign: c\nduration: 10ms\n"
     start = f"{anywhere}testbed: graphcc\n"
     traffic = "traffic: [{kind: message-mix, load: 0.5}]\n"
@@ -97,6 +97,7 @@ def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
         smallest,
         anywhere + traffic + testbed,
         start + traffic + tuners,
+        start + "traffic: [{kind: poisson, workload: WebSearch, load: 0.5}]\n" + compared,
         one + factors,
         one + traffic + repeats,
     )
@@ -104,7 +105,7 @@ def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
         file = tmp_path / "c.yml"
         file.write_text(text, encoding="utf-8")
         counts.append(len(load_campaign(file).trials))
-    assert counts == [10, 10, 10, 20, 60]
+    assert counts == [10, 10, 10, 30, 20, 60]
 
 
 @pytest.mark.slow
