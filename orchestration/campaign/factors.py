@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -164,6 +164,7 @@ def read_factors(document: Document) -> Factors:
     used = referred | {setting.name for setting in settings}
     settings, refused = _checked_settings(document, settings)
     problems += [*refused, *_set_twice(document, settings, references)]
+    problems += _never_used(document, settings)
     resolved: list[Reference] = []
     unresolved: list[Reference] = []
     for ref in references:
@@ -283,6 +284,25 @@ def _not_a_mapping(data: Any, target: Loc) -> Loc | None:
         else:
             return target[:index]
     return None
+
+
+def _never_used(document: Document, settings: Sequence[Setting]) -> Iterator[Problem]:
+    """Yield a problem for each value of a field that a factor sets, and that is none of its levels.
+
+    Such a value is never used, and a reader of the file believes that it is.
+    """
+    levels: dict[tuple[str, Loc], list[Any]] = {}
+    for setting in settings:
+        if setting.name != ARM:  # other arms keep the file's own value
+            value = _get(document.data, setting.source)
+            levels.setdefault((setting.name, setting.target), []).append(value)
+    for (name, target), values in levels.items():
+        with suppress(KeyError, IndexError, TypeError):
+            own = _get(document.data, target)
+            written = isinstance(own, (str, int, float)) and not str(own).startswith("$")
+            if written and own not in values:
+                what = f"{_path(target)} is {own!r}, which is no level of the factor {name!r}"
+                yield document.problem(target, what, "leave it out here, or make it a level")
 
 
 def _set_twice(

@@ -71,11 +71,32 @@ class Timeouts(StrictModel):
 _Timeouts = Annotated[Timeouts, BeforeValidator(_for_both_tiers)]
 
 
+# What the papers' choices are called, and the settings that they are.
+_PUBLISHED = {
+    "letflow": {"kind": "flowlets"},
+    "conga": {"kind": "flowlets", "route_by": "conga"},
+}
+
+
+def load_balancing_as_mapping(value: object) -> object:
+    """Return the mapping that a short form means: `ecmp`, `spray`, `flowlets`, `letflow`, `conga`.
+
+    A mapping may have these names as its `kind`, too.
+    """
+    fields = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(fields, dict):
+        return value
+    kind = fields.get("kind")
+    return {**fields, **_PUBLISHED.get(kind, {})} if isinstance(kind, str) else fields
+
+
 class LoadBalancing(StrictModel):
     """How switches choose among equal-cost next hops."""
 
     kind: Annotated[str, one_of("no load balancing", KINDS)] = Field(
-        default="ecmp", description="what keeps to one path: a flow, a packet, or a flowlet"
+        default="ecmp",
+        description="what keeps to one path: a flow, a packet, or a flowlet; `letflow` and `conga` "
+        "are flowlets by random ports and by CONGA's",
     )
     timeout: Annotated[_Timeouts | None, SOMETHING] = Field(
         default=None,

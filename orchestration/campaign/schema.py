@@ -31,7 +31,7 @@ from orchestration.campaign.fields import (
     text_as_list,
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_as_mapping
-from orchestration.campaign.load_balancing import LoadBalancing
+from orchestration.campaign.load_balancing import LoadBalancing, load_balancing_as_mapping
 from orchestration.campaign.patterns import Pattern, any_pattern, file_kinds
 from orchestration.campaign.repeats import Repeats
 from orchestration.campaign.streams import check_protocol
@@ -258,7 +258,7 @@ class CampaignFile(StrictModel):
         description="what the switches of an emulated fabric are: a kind, or a mapping; without it "
         "closloop, in real time linux",
     )
-    load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_as_mapping)] = Field(
+    load_balancing: Annotated[LoadBalancing, BeforeValidator(load_balancing_as_mapping)] = Field(
         default=LoadBalancing(),
         description="how switches choose among equal-cost ports: a kind, or a mapping",
     )

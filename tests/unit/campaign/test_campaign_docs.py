@@ -97,7 +97,7 @@ def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
         smallest,
         anywhere + traffic + testbed,
         start + traffic + tuners,
-        start + "traffic: [{kind: poisson, workload: WebSearch, load: 0.5}]\n" + compared,
+        start + "traffic: [{kind: poisson, workload: WebSearch, load: 0.3}]\n" + compared,
         one + factors,
         one + traffic + repeats,
     )

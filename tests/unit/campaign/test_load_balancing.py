@@ -32,6 +32,15 @@ tuners: [{tuner}]
 """
 
 
+@pytest.mark.parametrize("name", ["letflow", "conga"])
+def test_the_papers_names_are_settings_of_flowlets(tmp_path, name):
+    route = {"letflow": "random", "conga": "conga"}[name]
+    plain = trial_of(tmp_path, f"load_balancing: {{kind: flowlets, route_by: {route}}}")
+    assert trial_of(tmp_path, f"load_balancing: {name}") == plain
+    tuned = trial_of(tmp_path, f"load_balancing: {{kind: {name}, timeout: 1ms}}").load_balancing
+    assert (tuned.route_by, tuned.edge_timeout_ns) == (route, 1_000_000)
+
+
 def trial_of(tmp_path, more, testbed="graphcc", backend="emulated", tuner="secn1"):
     path = tmp_path / "campaign.yml"
     path.write_text(
