@@ -132,15 +132,24 @@ def headline(summary: Summary) -> str:
 
 
 def _all_close(summary: Summary, answers: Sequence[Answer]) -> str:
-    """Return `: arms are within 4% of dcqcn` if none is surely worse anywhere; else ""."""
+    """Return `: a is within 4% of b; c is worse` if each arm is the same everywhere; else ""."""
     judged = [item for one in summary.conditions for item in one.comparisons if item.judged]
     bound = max(answer.bound for answer in answers)
-    same = {item.baseline for item in judged} == {summary.baseline}
-    if not same or any(map(_is_sure, judged)) or not bound <= _MAX_BOUND:
+    if {item.baseline for item in judged} != {summary.baseline} or not bound <= _MAX_BOUND:
         return ""
-    names = _listed(list(dict.fromkeys(item.arm for item in judged)))
-    verb = "is" if len(summary.arms) == 2 else "are"
-    return f": {names} {verb} within {percent_change(bound)} of {summary.baseline}"
+    sure: dict[str, set[bool]] = {}
+    for item in judged:
+        sure.setdefault(item.arm, set()).add(_is_sure(item))
+    close = [arm for arm, found in sure.items() if found == {False}]
+    worse = [arm for arm, found in sure.items() if found == {True}]
+    if not close or len(close) + len(worse) < len(sure):
+        return ""
+    text = f": {_are(close)} within {percent_change(bound)} of {summary.baseline}"
+    return f"{text}; {_are(worse)} worse" if worse else text
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _range_words(summary: Summary, answers: Sequence[Answer]) -> str:
@@ -228,15 +237,20 @@ def _is_sure(item: Comparison) -> bool:
     return item.real and matters(item.difference)
 
 
-def _beats(lead: Arm, other: Arm, condition: Condition, judge: str) -> bool:
-    """Return whether an arm is surely better than another one, on the seeds that both have."""
+def _paired(lead: Arm, other: Arm, condition: Condition, judge: str) -> PairedDifference:
+    """Return the difference of an arm from another one, on the seeds that both have."""
     rows = [
         {trial.spec.seed: trial.metrics.scalars[judge] for trial in one.valid}
         for one in (other, lead)
     ]
     seeds = sorted(set(rows[0]) & set(rows[1]))
     first, second = ([row[seed] for seed in seeds] for row in rows)
-    difference = paired_difference(first, second, condition.interim, permuted=False)
+    return paired_difference(first, second, condition.interim, permuted=False)
+
+
+def _beats(lead: Arm, other: Arm, condition: Condition, judge: str) -> bool:
+    """Return whether an arm is surely better than another one."""
+    difference = _paired(lead, other, condition, judge)
     family = next(item.family for item in condition.comparisons if item.judged)
     sure = difference.p_t * family < SIGNIFICANCE and matters(difference)
     return sure and is_better(difference, judge)
@@ -258,14 +272,25 @@ def _winner(condition: Condition, winner: str, compared: Sequence[Comparison]) -
     baseline, judge = condition.arms[0].name, compared[0].metric
     if winner == baseline:
         nearest = min(compared, key=lambda item: abs(item.difference.mean))
-        with_it = (
-            f"with the next best, {nearest.arm}" if len(compared) > 1 else f"with {nearest.arm}"
-        )
-        words = _words(nearest.difference, judge, f" {with_it}")
-        return f"{baseline} wins: {metric_words(judge)} {words}."
+        of = f"the next best, {nearest.arm}" if len(compared) > 1 else nearest.arm
+        words = _words(nearest.difference, judge)
+        return f"{baseline} wins: with {of}, {metric_words(judge)} {words}."
     own = next(item.difference for item in compared if item.arm == winner)
     words = _words(own, judge, f" than {baseline}'s")
+    words += _lead_over_next(condition, winner, judge)
     return f"{winner} wins: {metric_words(judge)} {words}{_price(condition, winner)}."
+
+
+def _lead_over_next(condition: Condition, winner: str, judge: str) -> str:
+    """Return `, and 6% lower than the next best, a [2, 9]`; "" if the baseline is the next best."""
+    arms = {arm.name: arm for arm in condition.arms if arm.name != winner}
+    known = [arm for arm in arms.values() if math.isfinite(arm.estimates[judge].mean)]
+    following = _best(known, judge)
+    if following is condition.arms[0]:
+        return ""
+    lead = next(arm for arm in condition.arms if arm.name == winner)
+    difference = _paired(lead, following, condition, judge)
+    return f", and {_words(difference, judge, f' than the next best, {following.name}')}"
 
 
 def _words(difference: PairedDifference, key: str, than: str = "") -> str:
@@ -354,7 +379,7 @@ def _by(item: Comparison, judge: str) -> str:
 def _closeness(close: Sequence[Comparison], judge: str) -> str:
     """Return how far arms may be from the baseline at most: `a and b are within 4% of c`."""
     names, baseline = _listed([item.arm for item in close]), close[0].baseline
-    within = f"{names} {'is' if len(close) == 1 else 'are'} within"
+    within = f"{_are([item.arm for item in close])} within"
     bound = _bound(close)
     ends = [_extent(item.difference.low, item.difference.high) for item in close]
     if bound <= _MAX_BOUND:

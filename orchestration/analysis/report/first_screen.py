@@ -282,7 +282,7 @@ def _load(summary: Summary) -> Iterator[TrustItem]:
 def sentence(summary: Summary) -> str:
     """Return the answer in one sentence, with the reservation that the load did not get through."""
     text = headline(summary)
-    decided = any(one.outcome in ("winner", "leaders") for one in answers_of(summary))
+    decided = any(one.outcome in ("winner", "leaders", "none") for one in answers_of(summary))
     lowest = min(_delivered_shares(summary).values(), default=1.0)
     if decided and lowest < _TENTATIVE:
         return f"{text.removesuffix('.')}; tentative, as only {lowest:.0%} of the load got through."
@@ -311,8 +311,10 @@ def _stationary(summary: Summary) -> Iterator[TrustItem]:
 def _resolution(summary: Summary) -> Iterator[TrustItem]:
     """Yield which differences the judging comparisons may have missed.
 
-    It is half the widest interval of those that are not significant.
+    It is half the widest interval of those that are not significant. Nothing where an arm wins.
     """
+    if all(answer.outcome == "winner" for answer in answers_of(summary)):
+        return
     halves = [
         (item.difference.relative_high - item.difference.relative_low) / 2
         for condition in summary.conditions

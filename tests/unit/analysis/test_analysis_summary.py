@@ -220,8 +220,8 @@ def test_without_valid_trials_there_is_no_figure(tmp_path, cases):
 
 
 def test_the_answer_names_both_tuners_and_the_invalid_trial(summary):
-    assert headline(summary).startswith("secn1 wins: mean slowdown ")
-    assert "higher with secn2 [" in headline(summary)
+    assert headline(summary).startswith("secn1 wins: with secn2, mean slowdown ")
+    assert "% higher [" in headline(summary)
     assert validity_text(summary) == (
         "1 of 10 trials is invalid. It is listed below and excluded from all figures."
     )

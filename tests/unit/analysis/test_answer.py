@@ -92,7 +92,10 @@ def answered(judge=MEAN, **rows):
 def test_a_better_arm_wins_with_its_difference_from_the_baseline():
     found = answered(dcqcn=around(4), hpcc=around(3, turn=1), swift=around(3.6, turn=2))
     assert (found.outcome, found.best) == ("winner", ("hpcc",))
-    assert found.sentence == "hpcc wins: mean slowdown 25% lower than dcqcn's [24, 26]."
+    assert found.sentence == (
+        "hpcc wins: mean slowdown 25% lower than dcqcn's [24, 26], "
+        "and 17% lower than the next best, swift [16, 17]."
+    )
 
 
 def test_what_is_better_is_what_the_metric_says():
@@ -107,7 +110,7 @@ def test_the_baseline_wins_if_all_others_are_worse():
     found = answered(dcqcn=around(3), hpcc=around(4, turn=1), swift=around(3.6, turn=2))
     assert (found.outcome, found.best) == ("winner", ("dcqcn",))
     assert found.sentence.startswith(
-        "dcqcn wins: mean slowdown 20% higher with the next best, swift ["
+        "dcqcn wins: with the next best, swift, mean slowdown 20% higher ["
     )
 
 
@@ -199,14 +202,14 @@ def test_missing_repeats_are_not_mistaken_for_a_difference():
     worse = [value * 1.05 + 0.01 * noise for value, noise in zip(hard, NOISE, strict=True)]
     found = answered(a=hard, b=[*worse[:5], *[math.nan] * 5])
     assert (found.outcome, found.best) == ("winner", ("a",))
-    assert "5.0% higher with b" in found.sentence
+    assert "with b, mean slowdown 5.0% higher" in found.sentence
 
 
 def test_a_metric_that_is_0_for_the_baseline_is_told_with_its_unit():
     rows = {"a": {"dropped_packets": [0.0] * 10},
             "b": {"dropped_packets": around(50, 10, repeats=9)}}  # fmt: skip
     found = answer_of(condition_of(rows, ("dropped_packets",)), "dropped_packets")
-    assert found.sentence == "a wins: packets dropped 50 more with b."
+    assert found.sentence == "a wins: with b, packets dropped 50 more."
     rows["b"] = {"dropped_packets": [0.0, 0.0, 0.0, 1.0, *[0.0] * 6]}
     found = answer_of(condition_of(rows, ("dropped_packets",)), "dropped_packets")
     assert (found.outcome, math.isnan(found.bound)) == ("none", True)

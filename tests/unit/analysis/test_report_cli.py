@@ -45,7 +45,7 @@ def test_the_answer_comes_first_then_the_tables(run, folder):
     assert first.exit_code == whole.exit_code == 0, first.output
     kicker, answer, *rest = first.stdout.splitlines()
     assert kicker == "first-light · graphcc on fluid · WebSearch 60% · 5 paired repeats"
-    assert answer.startswith("secn1 wins: mean slowdown ")
+    assert answer.startswith("secn1 wins: with secn2, mean slowdown ")
     assert "9 of 10 trials valid" in rest[-1]
     assert max(map(len, rest[:-1])) <= 80
     assert whole.stdout.startswith(first.stdout)
@@ -73,7 +73,7 @@ def test_json_is_valid_and_has_every_figure(run, folder):
     data = json.loads(run(folder, "--json", "--no-html").stdout, parse_constant=refuse)
     assert list(data)[:2] == ["answer", "format"]
     assert data["format"] == 2
-    assert data["answer"]["sentence"].startswith("secn1 wins: mean slowdown ")
+    assert data["answer"]["sentence"].startswith("secn1 wins: with secn2, mean slowdown ")
     (condition,) = data["conditions"]
     assert condition["arms"][1]["estimates"]["slowdown_p99_all"]["n"] == 4
     assert condition["comparisons"][0]["verdict"]
@@ -98,7 +98,7 @@ def test_the_page_starts_with_the_answer_and_shows_the_invalid_trial(page):
     places = [
         body.index(said)
         for said in (
-            '<h1 class="headline">secn1 wins: mean slowdown',
+            '<h1 class="headline">secn1 wins: with secn2, mean slowdown',
             "9 of 10</b> trials valid",
             "What explains it",
             "All metrics, with tests",
