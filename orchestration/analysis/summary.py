@@ -312,13 +312,13 @@ def _conditions(
     def key(trial: Trial) -> str:
         return f"{campaign_below(path, trial.folder)} {trial.spec.campaign}"
 
-    def place(group: Sequence[Trial]) -> list[int]:
-        return question.place(labels_of(group[0].spec))
+    def in_file(group: Sequence[Trial]) -> list[int]:
+        return question.order_of(labels_of(group[0].spec))
 
     groups = [
         part
         for campaign in _grouped(trials, key)
-        for group in sorted(by_condition(campaign, lambda trial: trial.spec, compare), key=place)
+        for group in sorted(by_condition(campaign, lambda trial: trial.spec, compare), key=in_file)
         for part in _by_flows(group)
     ]
     labels: dict[str, int] = {}

@@ -37,7 +37,7 @@ class Question:
     judge: tuple[str, ...] = ()
     levels: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
 
-    def place(self, cell: Mapping[str, Scalar]) -> list[int]:
+    def order_of(self, cell: Mapping[str, Scalar]) -> list[int]:
         """Return a key that sorts conditions by the order of levels in the file."""
         return [
             listed.index(label)
