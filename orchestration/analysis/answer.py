@@ -18,7 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestration.analysis.arm_differences import SIGNIFICANCE, Comparison
+from orchestration.analysis.arm_differences import (
+    SIGNIFICANCE,
+    Comparison,
+    bounds_text,
+    side_word,
+    size_words,
+)
 from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metrics import METRICS, SCORECARD, SIZE_CLASSES
 from orchestration.analysis.statistics import PairedDifference, paired_difference
@@ -166,7 +172,7 @@ def _range_words(summary: Summary, answers: Sequence[Answer]) -> str:
     if len(found) < len(answers) or not all(map(math.isfinite, found)):
         return ""
     low, high = (percent_change(pick(map(abs, found))) for pick in (min, max))
-    side = _side(judge, higher=METRICS[judge].better == "higher")
+    side = side_word(judge, higher=METRICS[judge].better == "higher")
     return f"{metric_words(judge)} {low} to {high} {side} than {summary.baseline}'s"
 
 
@@ -201,31 +207,6 @@ def matters(difference: PairedDifference) -> bool:
 def is_better(difference: PairedDifference, key: str) -> bool:
     """Return whether a difference is to the better."""
     return (difference.mean < 0) == (METRICS[key].better == "lower")
-
-
-def bounds_text(difference: PairedDifference) -> str:
-    """Return a relative difference's interval: `[27, 35]` in percent, of the sizes if it can."""
-    low, high = difference.relative_low, difference.relative_high
-    if not math.isfinite(low):
-        return ""
-    ends = sorted((abs(low), abs(high))) if low * high >= 0 else [low, high]
-    shown = [percent_change(end).removesuffix("%") for end in ends]
-    if low * high < 0:
-        shown[0] = f"-{shown[0]}"
-    return f"[{', '.join(shown)}]"
-
-
-def size_words(difference: PairedDifference, key: str) -> str:
-    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`, `5 more`."""
-    side = _side(key, higher=difference.mean > 0)
-    if math.isfinite(difference.relative):
-        return f"{percent_change(difference.relative)} {side}"
-    return f"{quantity(abs(difference.mean), METRICS[key].unit)} {side}"
-
-
-def _side(key: str, *, higher: bool) -> str:
-    more, less = ("more", "fewer") if METRICS[key].unit == "count" else ("higher", "lower")
-    return more if higher else less
 
 
 def _best(arms: Sequence[Arm], judge: str) -> Arm:

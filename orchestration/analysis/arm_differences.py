@@ -116,17 +116,37 @@ def _verdict(metric: str, difference: PairedDifference, p_holm: float) -> str:
         return NOT_TESTED
     if not p_holm < SIGNIFICANCE:
         return NOT_SHOWN_AFTER_HOLM if difference.p_t < SIGNIFICANCE else NOT_SHOWN
-    unit = METRICS[metric].unit
-    side = "higher" if difference.mean > 0 else "lower"
-    if math.isfinite(difference.relative_low):
-        low, high = sorted((abs(difference.relative_low), abs(difference.relative_high)))
-        size = percent_change(difference.relative)
-        bounds = ", ".join(percent_change(end).removesuffix("%") for end in (low, high))
-    else:
+    bounds = bounds_text(difference)
+    if not bounds:
         low, high = sorted((abs(difference.low), abs(difference.high)))
-        size = quantity(abs(difference.mean), unit)
-        bounds = interval(low, high, unit)
-    return f"{size} {side} [{bounds}]"
+        bounds = f"[{interval(low, high, METRICS[metric].unit)}]"
+    return f"{size_words(difference, metric)} {bounds}"
+
+
+def bounds_text(difference: PairedDifference) -> str:
+    """Return a relative difference's interval: `[27, 35]` in percent, of the sizes if it can."""
+    low, high = difference.relative_low, difference.relative_high
+    if not math.isfinite(low):
+        return ""
+    ends = sorted((abs(low), abs(high))) if low * high >= 0 else [low, high]
+    shown = [percent_change(end).removesuffix("%") for end in ends]
+    if low * high < 0:
+        shown[0] = f"-{shown[0]}"
+    return f"[{', '.join(shown)}]"
+
+
+def size_words(difference: PairedDifference, key: str) -> str:
+    """Return `31% lower`, or with a unit where the baseline is 0: `12.3KB higher`, `5 more`."""
+    side = side_word(key, higher=difference.mean > 0)
+    if math.isfinite(difference.relative_low):
+        return f"{percent_change(difference.relative)} {side}"
+    return f"{quantity(abs(difference.mean), METRICS[key].unit)} {side}"
+
+
+def side_word(key: str, *, higher: bool) -> str:
+    """Return `higher` or `lower`; of counts `more` or `fewer`."""
+    more, less = ("more", "fewer") if METRICS[key].unit == "count" else ("higher", "lower")
+    return more if higher else less
 
 
 def describe_difference(comparison: Comparison) -> str:

@@ -145,14 +145,10 @@ def default_judges(traffic: Sequence[PatternSpec]) -> tuple[str, ...]:
     finish by their mean slowdown.
     """
     if traffic and all(pattern.lasts for pattern in traffic):
-        return _first_known("goodput_bps", "utilisation_hosts")
+        return ("goodput_bps",)
     if traffic and all(pattern.kind == "incast" for pattern in traffic):
-        return _first_known("incast_completion_ratio", "slowdown_mean_all")
+        return ("incast_completion_ratio",)
     return ("slowdown_mean_all",)
-
-
-def _first_known(*keys: str) -> tuple[str, ...]:
-    return (next(key for key in keys if key in METRICS),)
 
 
 def known_judges(names: Sequence[str], where: str) -> tuple[str, ...]:

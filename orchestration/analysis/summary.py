@@ -190,7 +190,7 @@ def summarise(
         dataclasses.replace(trial, arm=arm_of(trial.spec, trial.tuner, factor)) for trial in trials
     )
     tuners = {trial.arm: trial.spec.tuner.name for trial in trials}
-    asked = dataclasses.replace(read_question(folders[0].parent, factor), compare=factor)
+    asked = question.comparing(factor)
     order = order_arms(tuners, asked.arms, factor)
     if baseline and baseline not in order:
         what = f"no tuner {baseline!r} here" if factor == TUNER else f"no arm {baseline!r} here"

@@ -18,7 +18,8 @@ from inventory.routing import PathTable
 from inventory.strictyaml import in_order, read
 from orchestration.campaign.cells import Cell, check_cells, with_overrides
 from orchestration.campaign.expand import first_trial
-from orchestration.campaign.factors import Factors, Level, read_factors
+from orchestration.campaign.factors import Factors, read_factors
+from orchestration.campaign.field_settings import Level
 from orchestration.campaign.limits import (
     FLOW_BYTES,
     READING_BYTES,

@@ -17,7 +17,8 @@ from typing import get_args
 from inventory.files import load_testbed, load_variant
 from inventory.strictyaml import Document, in_order, read, without_nones
 from orchestration.campaign import checks, limits, schema, search_result
-from orchestration.campaign.factors import Factors, Level, read_factors, substitute_levels
+from orchestration.campaign.factors import Factors, read_factors, substitute_levels
+from orchestration.campaign.field_settings import Level
 from orchestration.campaign.fields import testbed_name
 from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.schema import CampaignFile

@@ -8,7 +8,7 @@ the same id whatever is compared, so it can be asked again of a finished run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class Question:
     arms: tuple[str, ...] = ()
     judge: tuple[str, ...] = ()
     levels: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
+
+    def comparing(self, factor: str) -> Question:
+        """Return the question with another factor compared."""
+        return replace(self, compare=factor, arms=dict(self.levels).get(factor, ()))
 
     def order_of(self, cell: Mapping[str, Scalar]) -> list[int]:
         """Return a key that sorts conditions by the order of levels in the file."""
@@ -95,8 +99,7 @@ def question_of(data: Mapping[str, Any]) -> Question:
     named = data.get("compare")
     compare = compared_factor(named, levels) if isinstance(named, str) else ""
     compare = compare or (ARM if ARM in levels else TUNER)
-    if compare == TUNER:
-        levels[TUNER] = list(_tuner_labels(data.get("tuners")))
+    levels[TUNER] = list(_tuner_labels(data.get("tuners")))
     judge = data.get("judge", ())
     judged = [judge] if isinstance(judge, str) else judge
     return Question(
@@ -120,16 +123,12 @@ def _tuner_labels(tuners: Any) -> Iterator[str]:
             yield getattr(tuner, "called", "") or short_name(str(tuner))
 
 
-def read_question(folder: Path, compare: str = "") -> Question:
-    """Return the question of the campaign in a run folder; without a campaign file, the default.
-
-    `compare` names another factor to compare than the campaign's.
-    """
+def read_question(folder: Path) -> Question:
+    """Return the question of the campaign in a run folder; without a campaign file, the default."""
     try:
-        data = read(folder / CAMPAIGN_FILE).data
+        return question_of(read(folder / CAMPAIGN_FILE).data)
     except InputError:
         return TUNERS_COMPARED
-    return question_of({**data, "compare": compare} if compare else data)
 
 
 def arm_of(trial: TrialSpec, tuner: str, compare: str) -> str:

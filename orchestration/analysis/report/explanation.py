@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from orchestration.analysis.answer import answer_of, is_better, metric_words, size_words
-from orchestration.analysis.arm_differences import Comparison
+from orchestration.analysis.answer import answer_of, is_better, metric_words
+from orchestration.analysis.arm_differences import Comparison, size_words
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import CAUSES, EXPLAINS, METRICS
 from orchestration.analysis.statistics import t_interval

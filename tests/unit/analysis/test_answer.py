@@ -205,7 +205,7 @@ def test_missing_repeats_are_not_mistaken_for_a_difference():
     assert "with b, mean slowdown 5.0% higher" in found.sentence
 
 
-def test_a_metric_that_is_0_for_the_baseline_is_told_with_its_unit():
+def test_a_metric_that_is_0_for_the_baseline_has_its_unit():
     rows = {"a": {"dropped_packets": [0.0] * 10},
             "b": {"dropped_packets": around(50, 10, repeats=9)}}  # fmt: skip
     found = answer_of(condition_of(rows, ("dropped_packets",)), "dropped_packets")
@@ -252,7 +252,7 @@ def test_several_judges_that_agree_have_one_sentence():
     assert text.startswith("b wins by mean slowdown and goodput of a receiving host: mean")
 
 
-def test_several_conditions_are_counted_and_the_size_of_a_win_everywhere_is_told():
+def test_several_conditions_are_counted_with_the_range_of_a_win_everywhere():
     wins = [
         condition_of({"a": {MEAN: around(4)}, "b": {MEAN: around(mean, turn=1)}}, label=f"l {mean}")
         for mean in (3, 2)

@@ -63,7 +63,7 @@ def found(flows, *, testbed=None, trial=TRIAL, resent=1, lasting=0):
 FAST, SLOW = (0, 1, 0, 50, 30), (2, 1, 0, 50, 1)
 
 
-def test_a_flow_with_less_than_a_tenth_of_its_share_is_told():
+def test_a_flow_with_less_than_a_tenth_of_its_share_is_reported():
     (reason,) = found([FAST, SLOW])
     assert (reason.code, reason.severity) == ("finite-flows-starved", "warning")
     assert reason.text.startswith(

@@ -61,7 +61,7 @@ def found(share, *, size=SIZE, start_ns=None, dst=9, trial=TRIAL, lasting=()):
     return None if reasons is None else list(reasons)
 
 
-def test_a_backlog_that_grows_is_told_with_its_figures_and_the_remedy():
+def test_a_backlog_that_grows_is_reported_with_its_figures_and_the_remedy():
     (reason,) = found(0.1)
     assert (reason.code, reason.severity) == ("overload", "warning")
     assert reason.text == (

@@ -231,7 +231,7 @@ def test_marks_are_tried_under_the_names_of_each_driver(make_lab, driver):
         tries(lab)
 
 
-def test_a_rack_of_several_drivers_is_tried_and_each_name_is_told(make_lab):
+def test_a_rack_of_several_drivers_is_tried_and_each_is_named(make_lab):
     lab = make_lab(3)
     lab.agents["h2"].be("ice", DRIVERS["ice"][1:])
     lab.agents["h2"].chain = DRIVERS["ice"][1:] + DRIVERS["ice"][1:2]

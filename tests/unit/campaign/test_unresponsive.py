@@ -1,4 +1,4 @@
-"""Tuners of ECN thresholds where no flow answers marks: refused, told in plans, found in trials."""
+"""Tuners of ECN thresholds where no flow answers marks: refused, sentences_of in plans, found in trials."""
 
 import dataclasses
 
@@ -53,7 +53,7 @@ def refused(path, **fields):
     return problem
 
 
-def told(path, **fields):
+def sentences_of(path, **fields):
     """Return what the plan of a campaign says, which fits."""
     return checked(campaign(path, **fields)).unresponsive_conditions.sentences
 
@@ -144,21 +144,23 @@ def test_flows_are_under_the_controls_of_their_patterns_and_classes(tmp_path, pa
     (tmp_path / "two.yml").write_text(CLASSES)
     fields = {"testbed": "./two.yml", "host": "{}", "traffic": f"[{', '.join(patterns)}]"}
     if not under:
-        assert told(tmp_path, **fields) == []
+        assert sentences_of(tmp_path, **fields) == []
     else:
         assert refused(tmp_path, **fields).what.endswith(f"all are under {under}")
 
 
 def test_a_control_that_answers_marks_in_some_conditions_is_enough_to_run(tmp_path):
-    said = told(tmp_path, host="{congestion_control: $cc}", factors="{cc: [dctcp, cubic]}")
-    (sentence,) = said
+    sentences = sentences_of(
+        tmp_path, host="{congestion_control: $cc}", factors="{cc: [dctcp, cubic]}"
+    )
+    (sentence,) = sentences
     assert "no flow responds to CE packets under cubic" in sentence
     assert sentence.endswith("so tuners amt, secn1 and secn2 are the same experiment there")
 
 
 def test_one_static_setting_compares_nothing_and_an_adaptive_one_is_told_of(tmp_path):
-    assert told(tmp_path, host=under("swift"), tuners="[secn1]") == []
-    (sentence,) = told(tmp_path, host=under("swift"), tuners="[amt]")
+    assert sentences_of(tmp_path, host=under("swift"), tuners="[secn1]") == []
+    (sentence,) = sentences_of(tmp_path, host=under("swift"), tuners="[amt]")
     assert sentence == (
         "all trials: no flow responds to CE packets under swift, "
         "so what tuner amt sets has no effect"
@@ -167,7 +169,7 @@ def test_one_static_setting_compares_nothing_and_an_adaptive_one_is_told_of(tmp_
 
 def test_one_tuner_under_several_controls_is_no_comparison_of_thresholds(tmp_path):
     controls = "{cc: [swift, timely]}"
-    assert told(tmp_path, host=under("$cc"), factors=controls, tuners="[secn1]") == []
+    assert sentences_of(tmp_path, host=under("$cc"), factors=controls, tuners="[secn1]") == []
     # with two, each condition has the same experiment twice
     with pytest.raises(InputError, match="all are under swift"):
         checked(campaign(tmp_path, host=under("$cc"), factors=controls, tuners="[secn1, secn2]"))
@@ -192,10 +194,10 @@ def test_arms_that_differ_in_more_than_thresholds_are_no_comparison_of_them(tmp_
 
 
 def test_what_may_answer_marks_is_not_refused(tmp_path):
-    assert told(tmp_path) == []
-    assert told(tmp_path, host=under("dcqcn")) == []
-    assert told(tmp_path, host=under("cubic"), backend="hardware") == []
-    assert told(tmp_path, host=under("reno"), clock="real", fabric="linux") == []
+    assert sentences_of(tmp_path) == []
+    assert sentences_of(tmp_path, host=under("dcqcn")) == []
+    assert sentences_of(tmp_path, host=under("cubic"), backend="hardware") == []
+    assert sentences_of(tmp_path, host=under("reno"), clock="real", fabric="linux") == []
 
 
 def test_a_replay_of_recorded_trials_is_not_refused(tmp_path):
@@ -206,8 +208,10 @@ def test_a_replay_of_recorded_trials_is_not_refused(tmp_path):
 
 
 def test_other_knobs_are_not_of_marks(tmp_path):
-    said = told(tmp_path, host=under("cubic"), tuners="[secn1, letflow]", load_balancing="flowlets")
-    assert said == []
+    sentences = sentences_of(
+        tmp_path, host=under("cubic"), tuners="[secn1, letflow]", load_balancing="flowlets"
+    )
+    assert sentences == []
 
 
 def test_a_tuner_is_not_trained_where_it_would_learn_nothing(tmp_path):

@@ -1,4 +1,4 @@
-"""Settings that change nothing: told by plans and stamps with the reason, and as identical."""
+"""Settings that change nothing: reported by plans and stamps with the reason, and as identical."""
 
 import dataclasses
 

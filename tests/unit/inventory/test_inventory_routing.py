@@ -160,7 +160,7 @@ def lengths_are_those_of_paths(testbed):
 
 
 @pytest.mark.parametrize("name", ["drlet-k4", "rlcc-7", "acc"])
-def test_lengths_of_paths_are_told_by_their_switches(name):
+def test_lengths_of_paths_follow_from_their_switches(name):
     lengths_are_those_of_paths(load_testbed(name))
 
 

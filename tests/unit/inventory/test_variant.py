@@ -61,7 +61,7 @@ def test_a_mapping_replaces_only_the_fields_that_it_has(tmp_path):
         ("graphcc {buffer: [}", "not valid YAML"),
     ],
 )
-def test_what_is_wrong_is_said(name, message):
+def test_wrong_names_are_refused(name, message):
     with pytest.raises(InputError) as caught:
         load_testbed(name)
     assert message in str(caught.value)

@@ -51,5 +51,6 @@ def test_the_arms_of_another_factor_are_in_the_files_order(tmp_path: Path) -> No
         "factors: {load: [0.3, 0.6], size: [20KB, 100KB]}\ncompare: load\njudge: fct_p99\n"
     )
     assert read_question(tmp_path) == Question("load", ("0.3", "0.6"), ("fct_p99",))
-    assert read_question(tmp_path, "size") == Question("size", ("20KB", "100KB"), ("fct_p99",))
-    assert read_question(tmp_path / "nowhere", "size") == TUNERS_COMPARED
+    other = read_question(tmp_path).comparing("size")
+    assert other == Question("size", ("20KB", "100KB"), ("fct_p99",))
+    assert read_question(tmp_path / "nowhere") == TUNERS_COMPARED
