@@ -1,4 +1,4 @@
-"""Tuners of ECN thresholds where no flow answers marks: refused, named in plans, found in trials."""
+"""Tuners of ECN thresholds where no flow answers marks: refused, in plans, found in trials."""
 
 import dataclasses
 
