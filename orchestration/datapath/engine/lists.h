@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Lists of packets, first in first out, in one piece of memory, as numbers of slots.
+ *
+ * A list is pieces of CHUNK slots, of which the first names the next piece. What is free is used last
+ * in, first out, so the memory that is touched is that of the packets on their way.
+ */
+#ifndef CLOSLOOP_ENGINE_LISTS_H
+#define CLOSLOOP_ENGINE_LISTS_H
+
+#include "engine.h"
+
+#define CHUNK 8
+
+static u32 new_chunk(struct cl_engine *e)
+{
+	u32 first = e->free_chunk;
+
+	if (likely(first)) {
+		e->free_chunk = e->arena[first].flow;
+	} else if (likely(e->arena_end + CHUNK <= e->arena_room)) {
+		first = e->arena_end;
+		e->arena_end += CHUNK;
+	} else {
+		fail(e, "too many packets are on their way");
+		first = e->arena_end - CHUNK; /* what it has is lost: the engine stops at once */
+	}
+	e->arena[first + 1].kind = NO_PACKET;
+	return first + 1;
+}
+
+static inline u32 cl_after(const struct cl_engine *e, u32 slot)
+{
+	return ++slot % CHUNK ? slot : e->arena[slot - CHUNK].flow;
+}
+
+static inline u32 cl_drop_first(struct cl_engine *e, u32 slot)
+{
+	u32 next = slot + 1;
+
+	if (likely(next % CHUNK))
+		return next;
+	next = e->arena[slot + 1 - CHUNK].flow;
+	e->arena[slot + 1 - CHUNK].flow = e->free_chunk;
+	e->free_chunk = slot + 1 - CHUNK;
+	return next;
+}
+
+/* The slot behind a list's last is its end, which has NO_PACKET. */
+static inline void cl_append(struct cl_engine *e, u32 *tail, const struct packet *p)
+{
+	u32 slot = *tail, next = slot + 1;
+
+	if (unlikely(next % CHUNK == 0)) {
+		next = new_chunk(e);
+		e->arena[slot + 1 - CHUNK].flow = next;
+	} else {
+		e->arena[next].kind = NO_PACKET;
+	}
+	e->arena[slot] = *p;
+	*tail = next;
+}
+
+static inline bool cl_is_empty(const struct cl_engine *e, u32 head)
+{
+	return e->arena[head].kind == NO_PACKET;
+}
+
+#endif

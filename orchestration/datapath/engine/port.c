@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* A port of a switch: what enters it, when that leaves, and when it arrives at the other end.
+ *
+ * Packets wait in one queue a class, and are sent by deficit round robin at the line's rate. A
+ * packet that arrives is marked with a probability that rises in a straight line with the bytes
+ * that wait, from 0 at kmin to max_p at kmax, and always from kmax on. A packet arrives at the
+ * other end the cable's delay after its first bit was sent (switches cut through).
+ *
+ * What happens in between is worked out when somebody looks: everything here first calls `settle`,
+ * which sends what has begun to be sent by now. This is exact, because nothing can change between
+ * two looks.
+ */
+#include "engine.h"
+#include "lists.h"
+
+static bool marks(struct out *o, const struct cl_queue_state *state)
+{
+	u32 above_bytes = state->backlog_bytes - state->kmin_bytes;
+
+	if (state->backlog_bytes < state->kmin_bytes)
+		return false;
+	if (state->backlog_bytes >= state->kmax_bytes)
+		return true;
+	return cl_draw(&o->stream) >> 32 < (u64)state->max_p * above_bytes /
+						   (state->kmax_bytes - state->kmin_bytes);
+}
+
+static inline void mark(struct out *o, struct queue *q, struct packet *p)
+{
+	if (marks(o, &q->state) && cl_mark(p))
+		q->state.marked_packets++;
+}
+
+static bool has_control(const struct cl_engine *e, const struct out *o)
+{
+	return o->control && !cl_is_empty(e, o->control);
+}
+
+static void set_busy(const struct cl_engine *e, struct fabric_switch *s, const struct out *o, bool is)
+{
+	u32 place = o - e->out - s->first;
+	u64 bit = 1ULL << place % 64;
+
+	s->busy[place / 64] = is ? s->busy[place / 64] | bit : s->busy[place / 64] & ~bit;
+}
+
+/* Let a queue that has packets take its turn, unless it is stopped. */
+static inline void join(const struct cl_engine *e, struct out *o, struct queue *q, u32 klass)
+{
+	if (unlikely(o->stopped >> klass & 1))
+		return;
+	o->order[o->turns++] = klass;
+	q->deficit_bytes = e->fabric.quantum_bytes[klass];
+}
+
+static void leave_turns(struct out *o, u32 klass)
+{
+	u32 kept = 0;
+
+	for (u32 i = 0; i < o->turns; i++)
+		if (o->order[i] != klass)
+			o->order[kept++] = o->order[i];
+	o->turns = kept;
+}
+
+/* The class whose turn it is. Deficit round robin, in the details of net/sched/sch_ets.c. */
+static u32 next_class(const struct cl_engine *e, struct out *o)
+{
+	for (;;) {
+		u32 klass = o->order[0];
+		struct queue *q = &e->queue[o->first_queue + klass];
+		u32 bytes = cl_bytes(&e->arena[q->head]);
+
+		if (bytes <= q->deficit_bytes) {
+			q->deficit_bytes -= bytes;
+			return klass;
+		}
+		q->deficit_bytes += e->fabric.quantum_bytes[klass];
+		memmove(o->order, o->order + 1, o->turns - 1);
+		o->order[o->turns - 1] = klass;
+	}
+}
+
+/* Put a packet on the wire, which is free. */
+static inline void transmit(struct cl_engine *e, struct out *o, struct packet *p)
+{
+	u64 arrival_ns = cl_begin_ns(o->free_ps) + o->delay_ns;
+	u64 *due_ns = &e->due_ns[o->peer_node];
+
+	p->at_ns = arrival_ns;
+	o->free_ps += cl_sending_ps(e, o - e->out, o, cl_bytes(p));
+	if (arrival_ns < *due_ns)
+		*due_ns = arrival_ns;
+	cl_append(e, &o->tail, p);
+	e->counts.hops++;
+}
+
+/* Whether a pause frame is next. The wire is then free for it. */
+static bool control_is_next(const struct cl_engine *e, struct out *o)
+{
+	u64 at_ps;
+
+	if (!has_control(e, o))
+		return false;
+	at_ps = cl_near_ns(e->now_ns, e->arena[o->control].at_ns) * CL_PS_PER_NS;
+	if (at_ps > o->free_ps) {
+		if (o->turns)
+			return false;
+		o->free_ps = at_ps;
+	}
+	return true;
+}
+
+/* Put on the wire what has begun to be sent by `now_ns`. */
+static void settle_busy(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
+{
+	u64 now_ps = now_ns * CL_PS_PER_NS;
+	bool control;
+
+	while (((control = control_is_next(e, o)) || o->turns) && o->free_ps <= now_ps) {
+		struct packet p;
+		struct queue *q;
+		u32 klass;
+
+		if (unlikely(control)) {
+			p = e->arena[o->control];
+			o->control = cl_drop_first(e, o->control);
+			transmit(e, o, &p);
+			continue;
+		}
+		klass = e->fabric.classes > 1 ? next_class(e, o) : 0;
+		q = &e->queue[o->first_queue + klass];
+		p = e->arena[q->head];
+		q->head = cl_drop_first(e, q->head);
+		q->state.backlog_bytes -= cl_bytes(&p);
+		q->state.tx_bytes += cl_bytes(&p);
+		q->state.tx_packets++;
+		if (q->head == q->tail) {
+			if (e->fabric.classes > 1)
+				leave_turns(o, klass);
+			else
+				o->turns = 0;
+		}
+		if (e->share)
+			release(e, s, &p, klass, now_ns);
+		if (e->fabric.marks_departures)
+			mark(o, q, &p);
+		transmit(e, o, &p);
+	}
+	if (!o->turns && !has_control(e, o))
+		set_busy(e, s, o, false);
+}
+
+static inline void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
+{
+	if (o->turns || unlikely(o->control))
+		settle_busy(e, s, o, now_ns);
+}
+
+static void settle_all(struct cl_engine *e, struct fabric_switch *s, u64 now_ns)
+{
+	for (u32 port = s->first; port < s->first + s->ports; port++)
+		settle(e, s, &e->out[port], now_ns);
+}
+
+static inline bool enters(struct cl_engine *e, struct fabric_switch *s, struct out *o,
+			  struct queue *q, struct packet *p, u32 in, u64 now_ns)
+{
+	u32 klass = cl_class(p), backlog_bytes = q->state.backlog_bytes;
+
+	if (e->share)
+		return !(o->discards >> klass & 1) &&
+		       admit(e, s, p, in, klass, backlog_bytes, now_ns);
+	return cl_bytes(p) <= q->limit_bytes - min32(q->limit_bytes, backlog_bytes);
+}
+
+static void count_drop(struct cl_engine *e, struct queue *q, const struct packet *p)
+{
+	q->state.dropped_packets++;
+	e->counts.data_dropped += cl_kind(p) == DATA;
+	e->counts.bytes_dropped += cl_bytes(p);
+}
+
+/* A packet that came by port `in` enters the port `o`. */
+static inline void enqueue(struct cl_engine *e, struct fabric_switch *s, struct out *o,
+			   struct packet *p, u32 in, u64 now_ns)
+{
+	u32 klass = cl_class(p);
+	struct queue *q = &e->queue[o->first_queue + klass];
+
+	settle(e, s, o, now_ns);
+	if (unlikely(!enters(e, s, o, q, p, in, now_ns))) {
+		count_drop(e, q, p);
+		return;
+	}
+	if (!e->fabric.marks_departures)
+		mark(o, q, p);
+	if (!o->turns)
+		o->free_ps = max64(o->free_ps, now_ns * CL_PS_PER_NS);
+	if (!q->state.backlog_bytes)
+		join(e, o, q, klass);
+	q->state.backlog_bytes += cl_bytes(p);
+	cl_append(e, &q->tail, p);
+	set_busy(e, s, o, true);
+	settle(e, s, o, now_ns);
+}
+
+/* What the port has been told by its peer has changed, or what the watchdog lets it do. */
+static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now_ns)
+{
+	struct out *o = &e->out[port];
+
+	o->stopped = stopped_classes(e, &e->share[port].pause);
+	/* a port that was stopped has sent nothing meanwhile */
+	if (!o->turns)
+		o->free_ps = max64(o->free_ps, now_ns * CL_PS_PER_NS);
+	for (u32 i = 0; i < e->fabric.classes; i++) {
+		struct queue *q = &e->queue[o->first_queue + i];
+		bool takes_turns = false;
+
+		for (u32 j = 0; j < o->turns; j++)
+			takes_turns |= o->order[j] == i;
+		if (takes_turns && (o->stopped >> i & 1))
+			leave_turns(o, i);
+		else if (!takes_turns && q->head != q->tail)
+			join(e, o, q, i);
+	}
+	watch(e, port, now_ns);
+	set_busy(e, s, o, o->turns || has_control(e, o));
+	settle(e, s, o, now_ns);
+}
+
+/* Drop what waits in a queue. */
+static void discard(struct cl_engine *e, struct fabric_switch *s, u32 port, u32 klass, u64 now_ns)
+{
+	struct out *o = &e->out[port];
+	struct queue *q = &e->queue[o->first_queue + klass];
+
+	leave_turns(o, klass);
+	while (q->head != q->tail) {
+		struct packet p = e->arena[q->head];
+
+		q->head = cl_drop_first(e, q->head);
+		q->state.backlog_bytes -= cl_bytes(&p);
+		count_drop(e, q, &p);
+		release(e, s, &p, klass, now_ns);
+	}
+}
+
+/* Whether a queue has packets that came by port `in`, or any if that is UINT32_MAX. */
+static bool holds(const struct cl_engine *e, u32 port, u32 klass, u32 in)
+{
+	const struct queue *q = &e->queue[e->out[port].first_queue + klass];
+	u32 slot = q->head;
+
+	while (slot != q->tail && in != UINT32_MAX && cl_from(&e->arena[slot]) != in + 1)
+		slot = cl_after(e, slot);
+	return slot != q->tail;
+}
+
+/* When a busy port's next departure is. */
+static u64 departure_ns(const struct cl_engine *e, struct out *o)
+{
+	return control_is_next(e, o) || o->turns ? cl_begin_ns(o->free_ps) : CL_NEVER;
+}
