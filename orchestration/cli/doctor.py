@@ -21,6 +21,7 @@ from orchestration.cli.terminal import print_json
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.machine import available_memory_bytes
 from orchestration.core.problems import Code, Problem, message_and_remedy
+from orchestration.datapath.library import load_engine
 from orchestration.kernel.boot import check_kernel, memory_dir
 from orchestration.kernel.build import missing_tools
 from orchestration.kernel.cache import find_kernel, kernel_folder
@@ -81,6 +82,7 @@ def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
     return (
         *([_forwarding()] if benchmark else []),
         _python(),
+        _packet_engine(),
         _kernel(boot=boot),
         _build_tools(),
         _memory(),
@@ -113,6 +115,15 @@ def _python() -> Finding:
     return Finding(
         "Python", "ok" if good else "missing", found, "" if good else "use 3.11 or newer"
     )
+
+
+def _packet_engine() -> Finding:
+    what = "packet engine"
+    try:
+        about = load_engine().about
+    except ClosloopError as error:
+        return Finding.of(what, "note" if find_kernel() else "missing", error)
+    return Finding(what, "ok", f"{about['engine']}, compiled by {about['compiler']}")
 
 
 def _kernel(*, boot: bool) -> Finding:

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("duckdb", "numpy", "plotly", "pyarrow", "pydantic", "pyroute2", "ruamel", "scipy", "torch")
+HEAVY = (
+    "cffi",
+    "duckdb",
+    "numpy",
+    "plotly",
+    "pyarrow",
+    "pydantic",
+    "pyroute2",
+    "ruamel",
+    "scipy",
+    "torch",
+)
 
 
 @pytest.mark.slow
