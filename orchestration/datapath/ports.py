@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectors.incidents import KINDS, Incident, incident, pfc_outcome
+from collectors.incidents import KINDS, incident, pfc_outcome
 from collectors.readers.tc import QueueReading
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
@@ -182,7 +182,7 @@ BUFFER_STATE = np.dtype(
     [("lossless_drops", np.uint64), ("buffer_bytes", np.uint32), ("headroom_bytes", np.uint32)]
 )
 _MAX_QUEUES = 24
-_INCIDENT = np.dtype(
+INCIDENT = np.dtype(
     [
         ("at_ns", np.uint64),
         *((name, np.uint32) for name in ("kind", "count", "begin")),
@@ -203,7 +203,6 @@ class SharedBuffers:
             [number for number, queue in enumerate(testbed.queues) if queue in lossless],
             dtype=np.int64,
         )
-        self._buffers = os.open(BUFFERS, os.O_RDONLY)
 
     def values(self, pauses: np.ndarray, buffers: np.ndarray) -> dict[str, Ints]:
         """Return the signals of lossless classes and of switches, by key.
@@ -219,21 +218,29 @@ class SharedBuffers:
             **{f"switch.{name}": buffers[name].astype(np.int64) for name in of_switches},
         }
 
-    def _incidents(self, t0_ns: int) -> Iterator[Incident]:
-        with open(INCIDENTS, "rb") as file:
-            rows = np.frombuffer(file.read(), dtype=_INCIDENT)
-        for row in rows:
-            numbers, begin = row["queue"][: row["count"]].tolist(), int(row["begin"])
-            t_ns, kind = int(row["at_ns"]) - t0_ns, KINDS[row["kind"]]
-            yield incident(self._testbed, t_ns, kind, numbers, begin)
+    def outcome(
+        self, t0_ns: int, states: np.ndarray, incidents: np.ndarray
+    ) -> tuple[list[Event], dict[str, Any]]:
+        """Return a trial's events and facts about PFC; time 0 is `t0_ns` on the clock of incidents.
 
-    def outcome(self, t0_ns: int) -> tuple[list[Event], dict[str, Any]]:
-        """Return a trial's events and facts about PFC; time 0 is `t0_ns` of CLOCK_MONOTONIC.
-
-        They have the watchdog's incidents, the packets of lossless classes that found no headroom,
-        and findings for the trial's stamp.
+        They have the watchdog's `incidents`, dtype `INCIDENT`, the packets of lossless classes that
+        found no headroom, from the `states` of switches, dtype `BUFFER_STATE`, and findings for the
+        trial's stamp.
         """
-        states = read_states(self._buffers, self.switches, BUFFER_STATE, BUFFERS)
         drops = zip(self._testbed.switches, states["lossless_drops"].tolist(), strict=True)
         lossless_drops = {name: count for name, count in drops if count}
-        return pfc_outcome([*self._incidents(t0_ns)], lossless_drops)
+        found = []
+        for row in incidents:
+            numbers, begin = row["queue"][: row["count"]].tolist(), int(row["begin"])
+            t_ns, kind = int(row["at_ns"]) - t0_ns, KINDS[row["kind"]]
+            found.append(incident(self._testbed, t_ns, kind, numbers, begin))
+        return pfc_outcome(found, lossless_drops)
+
+
+def kernel_buffers(switches: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kernel's states of switches, and the incidents that its watchdog has found."""
+    fd = os.open(BUFFERS, os.O_RDONLY)
+    states = read_states(fd, switches, BUFFER_STATE, BUFFERS)
+    os.close(fd)
+    with open(INCIDENTS, "rb") as file:
+        return states, np.frombuffer(file.read(), dtype=INCIDENT)

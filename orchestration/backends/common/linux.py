@@ -63,7 +63,6 @@ def host_sysctls(host: HostSpec, lacks: Collection[str] = ()) -> dict[str, str]:
 
 def switch_sysctls(seed: int, number: int) -> dict[str, str]:
     """Return the sysctls of switch `number`: routing, and ECMP by a salted five-tuple hash."""
-    salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
     return {
         "net/ipv4/ip_forward": "1",
         # no connection ends at a switch, so packets need no lookup of one
@@ -71,8 +70,13 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
         # 3, not 1, which would use the sender's random socket hash where a packet still carries it
         "net/ipv4/fib_multipath_hash_policy": "3",
         "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
-        "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
+        "net/ipv4/fib_multipath_hash_seed": str(ecmp_seed(seed, number)),
     }
+
+
+def ecmp_seed(seed: int, number: int) -> int:
+    """Return the seed of the multipath hash of switch `number`, in a trial with this seed."""
+    return (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF or 1
 
 
 def absent_setting_findings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

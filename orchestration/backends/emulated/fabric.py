@@ -44,6 +44,7 @@ from orchestration.backends.emulated.job import (
     ifindex,
 )
 from orchestration.core.errors import InputError
+from orchestration.core.parts import SwitchSpec
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import LINUX, FabricSpec, HostSpec, TrialSpec
 from orchestration.datapath import flows as own_nics
@@ -249,6 +250,28 @@ def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:
     )
 
 
+def marking_seed(seed: int, port: Port) -> int:
+    """Return the seed of the stream from which a port's marks are drawn."""
+    return (seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64
+
+
+def quantum_bytes(testbed: Testbed) -> list[int]:
+    """Return what each class may send in a round, scaled as in `qdiscs.ets`.
+
+    The smallest is at least a full frame.
+    """
+    frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    weights = [klass.weight for klass in testbed.classes] or [1]
+    scale = -(-frame_bytes // min(weights))
+    return [scale * weight for weight in weights]
+
+
+def pool_bytes(testbed: Testbed, spec: SwitchSpec, switch: str) -> int:
+    """Return what the ports of a switch share: its buffer without the headroom of all of them."""
+    ports = [(port.rate_bps, port.delay_ns) for port in testbed.ports_of[switch]]
+    return spec.buffer_bytes - spec.reserved_bytes(ports, testbed.frame_bytes)
+
+
 def _own_port(
     testbed: Testbed, port: Port, first_queue: int, seed: int, marks: str, host_cable_crossings: int
 ) -> bytes:
@@ -257,23 +280,18 @@ def _own_port(
     The delay of its cable is behind its queue, on every cable. The NIC of a TCP host has no delay,
     so a port to such a host delays packets for both directions: `host_cable_crossings` is then 2.
     """
-    frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-    weights = [klass.weight for klass in testbed.classes] or [1]
-    # the quanta are scaled as in `qdiscs.ets`: the smallest is at least a full frame
-    scale = -(-frame_bytes // min(weights))
+    quanta = quantum_bytes(testbed)
     queues = [
-        own_ports.QueueOptions(queue.buffer_bytes, scale * weight)
-        for queue, weight in zip(testbed.queues_at(port), weights, strict=True)
+        own_ports.QueueOptions(queue.buffer_bytes, quantum)
+        for queue, quantum in zip(testbed.queues_at(port), quanta, strict=True)
     ]
     to_host = testbed.peer_device(port).kind == "host"
     buffer = None
     if testbed.switch:
-        ports = [(other.rate_bps, other.delay_ns) for other in testbed.ports_of[port.device]]
-        reserved = testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
         buffer = own_ports.BufferOptions(
             testbed.switch,
             testbed.switches.index(port.device),
-            testbed.switch.buffer_bytes - reserved,
+            pool_bytes(testbed, testbed.switch, port.device),
             testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes),
         )
     return own_ports.port_request(
@@ -283,7 +301,7 @@ def _own_port(
         delay_ns=port.delay_ns * (host_cable_crossings if to_host else 1),
         framing_bytes=testbed.framing_bytes,
         first_queue=first_queue,
-        seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
+        seed=marking_seed(seed, port),
         marks_departures=marks == "departures",
         buffer=buffer,
     )

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from collectors.readers.tc import PlainReader, QueueReading, RedReader
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.kernel import TCP_FILES, parse_tcp_counters
 from orchestration.backends.emulated.namespaces import Fabric, NetlinkError, send_requests
+from orchestration.backends.emulated.thresholds import Queues
 from orchestration.core.marking_probability import (
     line_max_ps,
     line_pmax,
@@ -29,22 +30,6 @@ from orchestration.core.topology import Testbed
 
 if TYPE_CHECKING:
     from orchestration.backends.emulated.job import Job
-
-
-class Queues(Protocol):
-    """All queues of the fabric, in the order of `Testbed.queues`."""
-
-    def read(self) -> QueueReading:
-        """Read all queues."""
-
-    def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
-        """Set thresholds of `queues`; all arrays have shape (changes,)."""
-
-    def in_kernel(self, pmax: Floats) -> Ints:
-        """Return the kernel's numbers for marking probabilities at kmax."""
-
-    def from_kernel(self, max_p: Floats) -> Floats:
-        """Return the marking probabilities at kmax that the kernel's numbers stand for."""
 
 
 def linux_queues(job: Job, fabric: Fabric) -> Queues:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_per_snapshot
 from orchestration.backends.common.rig import (
     SAMPLES_PER_HOST_READING,
@@ -22,6 +21,7 @@ from orchestration.backends.common.rig import (
 )
 from orchestration.backends.emulated.job import FIRST_NAMESPACE_FD, Job, ifindex
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
+from orchestration.backends.emulated.thresholds import Thresholds
 from orchestration.backends.emulated.traffic import Traffic
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
@@ -30,13 +30,14 @@ from orchestration.core.signals import HOST_KEYS, PAIRS
 from orchestration.core.trial import REAL
 from orchestration.datapath.hosts import Hosts, NicFile, ParameterFile, TrafficMatrix
 from orchestration.datapath.paths import PathFile
-from orchestration.datapath.ports import QueueFile, SharedBuffers
+from orchestration.datapath.ports import QueueFile, SharedBuffers, kernel_buffers
 from orchestration.datapath.samples import KernelFlowTables, Sample, SampleFile
 from traffic.schedule import lasting_flows
 
 if TYPE_CHECKING:
     from collectors.readers.flows import FlowTables
-    from orchestration.backends.emulated.linux_devices import NamespaceHosts, Queues
+    from orchestration.backends.emulated.linux_devices import NamespaceHosts
+    from orchestration.backends.emulated.thresholds import Queues
 
 # Time 0 is at least this long after `start`.
 _HEAD_START_NS = 2_000_000
@@ -99,10 +100,9 @@ class EmulatedRig(BaseRig):
             assert isinstance(self._hosts, Hosts)  # only a guest has closloop's data path
             self._queues = QueueFile(len(testbed.queues))
             self._samples = self._sample_file(self._hosts, observes)
-        self._known: QueueReading | None = None
+        self._thresholds = Thresholds(testbed, self._queues)
         self._watches_hosts = not set(HOST_KEYS).isdisjoint(observes)
-        self._bounds = ECN.bounds(testbed)
-        self._setters[ECN.name] = self._set_thresholds
+        self._setters[ECN.name] = self._thresholds.apply
         self._parameters: KnobSettings | None = None
         roce = trial.host.roce
         if roce is not None and roce.control == DCQCN.control:
@@ -242,7 +242,7 @@ class EmulatedRig(BaseRig):
         namespaces of the machine share.
         """
         for _ in range(_READINGS_REAL if self._real else 1):
-            sample = Sample(time.monotonic_ns(), self._read())
+            sample = Sample(time.monotonic_ns(), self._queues.read())
             if self._real and time.monotonic_ns() - sample.t_ns < _READING_REAL_NS:
                 break
         return sample
@@ -253,7 +253,7 @@ class EmulatedRig(BaseRig):
         They are due at the trial's `last` sample in any case. With `age`, the observation says how
         old the sample is by now.
         """
-        self._known = sample.queues
+        self._thresholds.known = sample.queues
         self._ticks += 1
         t_ns = sample.t_ns - self._t0_ns
         due = last or self._ticks % SAMPLES_PER_HOST_READING == 0
@@ -277,38 +277,11 @@ class EmulatedRig(BaseRig):
                 **({PAIRS: sample.pairs} if sample.pairs is not None else {}),
             },
             settings={
-                ECN.name: self._thresholds(sample.queues),
+                ECN.name: self._thresholds.settings(sample.queues),
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
                 **({FLOWLET_TIMEOUT.name: self._timeouts.known} if self._timeouts else {}),
             },
         )
-
-    def _set_thresholds(self, change: Change) -> Change:
-        """Change thresholds without touching queued packets.
-
-        Queues that already have these settings are skipped: a change restarts RED's count of
-        packets since the last marked one.
-        """
-        self._bounds.check(change)
-        queues, max_p = change.targets, self._queues.in_kernel(change["pmax"])
-        known = self._known or self._read()
-        differs = (known.kmin_bytes[queues] != change["kmin_bytes"]) | (
-            known.kmax_bytes[queues] != change["kmax_bytes"]
-        )
-        differs |= known.max_p[queues] != max_p
-        if differs.any():
-            self._queues.set(queues[differs], *(change[name][differs] for name in ECN.column_names))
-            known = self._read()
-        columns = self._thresholds(known)
-        return Change(ECN.name, queues, {name: values[queues] for name, values in columns.items()})
-
-    def _thresholds(self, reading: QueueReading) -> dict[str, np.ndarray]:
-        pmax = self._queues.from_kernel(reading.max_p)
-        return ECN.named(reading.kmin_bytes, reading.kmax_bytes, pmax)
-
-    def _read(self) -> QueueReading:
-        self._known = self._queues.read()
-        return self._known
 
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
@@ -317,7 +290,11 @@ class EmulatedRig(BaseRig):
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
-        pfc_events, pfc_facts = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
+        pfc_events: list[Event] = []
+        pfc_facts: dict[str, Any] = {}
+        if self._shared:
+            of_kernel = kernel_buffers(self._shared.switches)
+            pfc_events, pfc_facts = self._shared.outcome(self._t0_ns, *of_kernel)
         path_facts = self._paths.facts() if self._paths else {}
         absent = {"findings": self._fabric.findings()} if self._real else {}
         return Outcome(

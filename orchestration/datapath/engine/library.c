@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The packet engine as a library: one translation unit. Beside it stand the congestion controls,
- * ../policy_fixed.c and ../policy_dcqcn.c, each one of its own.
+/* The packet engine as a library: one translation unit, with the congestion controls that it has.
  *
  * A file calls and includes only those above it in this list, but for the few functions that are
  * declared here: what is below them, they call.
@@ -27,6 +26,14 @@ static void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, 
 static void wait_for_turn(struct cl_engine *e, u32 flow, u64 not_before_ps);
 static void add_control(struct cl_engine *e, struct nic *n, const struct packet *p);
 static void leave_unfinished(struct cl_engine *e, struct nic *n, u32 flow);
+
+/* each policy's function has the same name in its file */
+#define happen happen_fixed
+#include "../policy_fixed.c"
+#undef happen
+#define happen happen_dcqcn
+#include "../policy_dcqcn.c"
+#undef happen
 
 #include "routes.c"
 #include "pause.c"
