@@ -177,6 +177,7 @@ class ProcessRig(BaseRig):
 
     def start(self) -> None:
         """Begin: time 0 is now."""
+        self._engine.run(0)
         self.host_readings.keep(0, self._hosts())
         self._read_flows.take(self._ticks, 0)
 
