@@ -20,6 +20,7 @@ typedef uint16_t u16;
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+#define cl_fetch(at) __builtin_prefetch(at) /* asks the memory early; changes nothing */
 #define CL_LINE 64 /* bytes of a cache line, about */
 #define CL_ALIGNED __attribute__((aligned(CL_LINE)))
 

@@ -58,6 +58,8 @@ static void send_pause(struct cl_engine *e, struct fabric_switch *s, u32 port, u
 		o->control = o->control_end = new_chunk(e);
 	cl_append(e, &o->control_end, &(struct packet){ .at_ns = now_ns, .flow = quanta,
 		.psn = vector, .bytes = CL_PAUSE_BYTES, .kind = PAUSE });
+	o->has_control = true;
+	s->departs_ns = 0;
 	s->busy[(port - s->first) / 64] |= 1ULL << (port - s->first) % 64;
 	e->counts.pauses += !!quanta;
 }
@@ -106,19 +108,31 @@ static void refresh(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 
 	share->refresh_at_ns = now_ns + share->refresh_ns;
 }
 
-/* Let go who may: nothing of his is in the headroom, and he is below his threshold again. */
-static void let_go_all(struct cl_engine *e, struct fabric_switch *s, u64 now_ns)
+/* Let a port's peer go if it may: nothing of its own is in the headroom, and it is below its
+ * threshold again.
+ */
+static void let_go_of(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now_ns)
 {
-	for (u32 port = s->first; port < s->first + s->ports; port++) {
-		struct share *share = &e->share[port];
+	struct share *share = &e->share[port];
 
-		for (u32 i = 0; share->stopping && i < e->fabric.classes; i++)
-			if ((share->stopping >> i & 1) && !share->headroom_used[i] &&
-			    (!share->shared_bytes[i] ||
-			     share->shared_bytes[i] + e->fabric.xon_offset_bytes <=
-				     threshold(e, s, i)))
-				let_go(e, s, port, i, now_ns);
+	for (u32 i = 0; share->stopping && i < e->fabric.classes; i++)
+		if ((share->stopping >> i & 1) && !share->headroom_used[i] &&
+		    (!*cl_held(e, port, i) || *cl_held(e, port, i) + e->fabric.xon_offset_bytes <=
+						      threshold(e, s, i)))
+			let_go(e, s, port, i, now_ns);
+}
+
+/* What came by port `from` has left. A threshold that follows the free bytes has grown for all. */
+static void let_go_who_may(struct cl_engine *e, struct fabric_switch *s, u32 from, u64 now_ns)
+{
+	if (e->fabric.xoff_bytes) {
+		if (from)
+			let_go_of(e, s, from - 1, now_ns);
+		return;
 	}
+	for (u32 port = s->first; port < s->first + s->ports; port++)
+		if (e->share[port].stopping)
+			let_go_of(e, s, port, now_ns);
 }
 
 /* Whether a packet that came by port `in` may enter a queue of `backlog_bytes` in a port that is
@@ -127,16 +141,15 @@ static void let_go_all(struct cl_engine *e, struct fabric_switch *s, u64 now_ns)
 static inline bool admit(struct cl_engine *e, struct fabric_switch *s, struct packet *p, u32 in,
 			 u32 klass, u32 backlog_bytes, u64 now_ns)
 {
-	struct share *share = &e->share[in];
 	bool counted_in = is_lossless(e, klass);
-	u32 bytes = cl_bytes(p), held_bytes = counted_in ? share->shared_bytes[klass] : backlog_bytes;
+	u32 bytes = cl_bytes(p), *held = cl_held(e, in, klass);
 
 	cl_set_from(p, counted_in ? in + 1 : 0);
-	if (unlikely(!fits(e, s, klass, held_bytes, bytes))) {
+	if (unlikely(!fits(e, s, klass, counted_in ? *held : backlog_bytes, bytes))) {
 		settle_all(e, s, now_ns);
-		if (counted_in)
-			held_bytes = share->shared_bytes[klass];
-		if (!fits(e, s, klass, held_bytes, bytes)) {
+		if (!fits(e, s, klass, counted_in ? *held : backlog_bytes, bytes)) {
+			struct share *share = &e->share[in];
+
 			if (!counted_in)
 				return false;
 			stop(e, s, in, klass, now_ns);
@@ -150,7 +163,7 @@ static inline bool admit(struct cl_engine *e, struct fabric_switch *s, struct pa
 		}
 	}
 	if (counted_in)
-		share->shared_bytes[klass] += bytes;
+		*held += bytes;
 	s->used_bytes += bytes;
 	return true;
 }
@@ -162,15 +175,19 @@ static inline void release(struct cl_engine *e, struct fabric_switch *s, const s
 	u32 bytes = cl_bytes(p), from = cl_from(p);
 
 	if (from) {
-		struct share *share = &e->share[from - 1];
-		u32 headroom = min32(share->headroom_used[klass], bytes);
+		u32 *held = cl_held(e, from - 1, klass);
 
-		share->headroom_used[klass] -= headroom;
-		s->headroom_used -= headroom;
-		bytes -= headroom;
-		share->shared_bytes[klass] -= min32(share->shared_bytes[klass], bytes);
+		if (unlikely(s->headroom_used)) {
+			struct share *share = &e->share[from - 1];
+			u32 headroom = min32(share->headroom_used[klass], bytes);
+
+			share->headroom_used[klass] -= headroom;
+			s->headroom_used -= headroom;
+			bytes -= headroom;
+		}
+		*held -= min32(*held, bytes);
 	}
 	s->used_bytes -= min32(s->used_bytes, bytes);
 	if (unlikely(s->stopping))
-		let_go_all(e, s, now_ns);
+		let_go_who_may(e, s, from, now_ns);
 }

@@ -124,7 +124,7 @@ static void make_port(struct cl_engine *e, const struct cl_port *made, u32 port)
 
 	o->stream = made->seed;
 	o->delay_ns = made->delay_ns;
-	o->first_queue = made->first_queue;
+	e->first_queue[port] = made->first_queue;
 	o->peer_node = node == UINT32_MAX ? e->nic_of[there] : e->nic_count + node;
 	if (8 * CL_PS_PER_S % made->rate_bps == 0 && 8 * CL_PS_PER_S / made->rate_bps <= UINT32_MAX)
 		o->ps_per_byte = 8 * CL_PS_PER_S / made->rate_bps;
@@ -143,9 +143,11 @@ static void make_port(struct cl_engine *e, const struct cl_port *made, u32 port)
 static void make_queues(struct cl_engine *e, u32 port, const u32 *limit_bytes)
 {
 	for (u32 i = 0; i < e->fabric.classes; i++) {
-		u32 number = e->out[port].first_queue + i;
-		struct queue *q = &e->queue[number];
+		u32 number = e->first_queue[port] + i;
+		struct queue *q = cl_queue(e, &e->out[port], i);
 
+		e->external_queue[q - e->queue] = number;
+		e->internal_queue[number] = q - e->queue;
 		q->head = q->tail = new_chunk(e);
 		q->limit_bytes = limit_bytes[number];
 		/* until a tuner sets thresholds, nothing is marked */
@@ -175,6 +177,8 @@ static void make_all(struct cl_engine *e, const struct cl_device *devices,
 			s->pool_bytes = devices[i].pool_bytes;
 			s->timer_ns = CL_NEVER;
 		}
+	memset(e->external_queue, 0xff, (size_t)e->ports * e->fabric.classes * sizeof(u32));
+	memset(e->internal_queue, 0xff, (size_t)e->fabric.queues * sizeof(u32));
 	for (u32 port = 0; port < e->ports; port++) {
 		make_port(e, &ports[e->external[port]], port);
 		if (is_switch(e, port)) {
@@ -198,7 +202,7 @@ static bool give_memory(struct cl_engine *e)
 	u32 ports = e->ports, devices = e->fabric.devices, *numbers;
 
 	/* one piece for what is read when the fabric is made, and in cold paths */
-	numbers = e->internal = zeros(6 * (size_t)ports + devices, sizeof(u32));
+	numbers = e->internal = zeros(7 * (size_t)ports + devices, sizeof(u32));
 	e->rate_bps = zeros(ports, sizeof(u64));
 	if (!numbers || !e->rate_bps || !reserve_arena(e))
 		return false;
@@ -207,7 +211,8 @@ static bool give_memory(struct cl_engine *e)
 	e->peer = numbers + 3 * (size_t)ports;
 	e->nic_of = numbers + 4 * (size_t)ports;
 	e->address = numbers + 5 * (size_t)ports;
-	e->node = numbers + 6 * (size_t)ports;
+	e->first_queue = numbers + 6 * (size_t)ports;
+	e->node = numbers + 7 * (size_t)ports;
 	return true;
 }
 
@@ -216,13 +221,17 @@ static bool give_more_memory(struct cl_engine *e)
 	e->heads = zeros(e->ports, sizeof(u32));
 	e->due_ns = zeros(e->nic_count + e->switches, sizeof(u64));
 	e->out = zeros(e->ports, sizeof(*e->out));
-	e->queue = zeros(e->fabric.queues, sizeof(*e->queue));
+	e->queue = zeros((size_t)e->ports * e->fabric.classes, sizeof(*e->queue));
+	e->external_queue = zeros((size_t)e->ports * e->fabric.classes, sizeof(u32));
+	e->internal_queue = zeros(e->fabric.queues, sizeof(u32));
 	e->fabric_switch = zeros(e->switches, sizeof(*e->fabric_switch));
 	e->nic = zeros(e->nic_count, sizeof(*e->nic));
-	if (e->fabric.shared_buffer)
+	if (e->fabric.shared_buffer) {
 		e->share = zeros(e->ports, sizeof(*e->share));
-	return e->heads && e->due_ns && e->out && e->queue && e->fabric_switch && e->nic &&
-	       (e->share || !e->fabric.shared_buffer) && grow_wheel(e);
+		e->held_bytes = zeros((size_t)e->ports * e->fabric.classes, sizeof(u32));
+	}
+	return e->external_queue && e->internal_queue && e->heads && e->due_ns && e->out && e->queue && e->fabric_switch && e->nic &&
+	       ((e->share && e->held_bytes) || !e->fabric.shared_buffer) && grow_wheel(e);
 }
 
 struct cl_engine *cl_engine_new(const struct cl_fabric *fabric, const struct cl_device *devices,
@@ -277,12 +286,15 @@ void cl_engine_free(struct cl_engine *e)
 			free(e->nic[i].heap[j].at);
 	free(e->internal);
 	free(e->rate_bps);
+	free(e->external_queue);
+	free(e->internal_queue);
 	free(e->heads);
 	free(e->due_ns);
 	free(e->out);
 	free(e->queue);
 	free(e->fabric_switch);
 	free(e->share);
+	free(e->held_bytes);
 	free(e->nic);
 	free(e->sender);
 	free(e->receiver);

@@ -25,8 +25,8 @@ struct out {
 	u32 ps_per_byte; /* 0 if that is no whole number */
 	u32 delay_ns;
 	u32 peer_node;
-	u32 first_queue;
 	u32 control, control_end; /* pause frames, which go before all packets; 0: no list yet */
+	bool has_control;
 	u8 turns;        /* how many queues have packets and are not stopped */
 	u8 stopped;      /* classes, as bits, that the peer has stopped */
 	u8 discards;     /* classes, as bits, of which the watchdog drops what comes */
@@ -51,8 +51,7 @@ struct pause {
 
 /* A switch port's part in the buffer of its switch: buffer.c. Arrays are by class. */
 struct share {
-	/* of what arrived here and has not begun to leave */
-	u32 shared_bytes[8], headroom_used[8];
+	u32 headroom_used[8]; /* of what arrived here and has not begun to leave */
 	u32 headroom_bytes;
 	/* what this port tells its peer */
 	u8 stopping;
@@ -75,6 +74,7 @@ struct fabric_switch {
 	u32 stopping; /* ports and classes that are told to stop */
 	u64 lossless_drops;
 	u64 timer_ns; /* the first of its ports' timers */
+	u64 departs_ns; /* while peers are stopped: nothing leaves before, 0: not known */
 };
 
 struct waiting {
@@ -154,6 +154,9 @@ struct cl_engine {
 	struct queue *queue;
 	struct fabric_switch *fabric_switch;
 	struct share *share;  /* NULL without shared buffers */
+	u32 *held_bytes;      /* by port and class: of what arrived and has not begun to leave, those
+			       * outside the headroom
+			       */
 	struct nic *nic;
 	struct sender *sender;
 	struct receiver *receiver;
@@ -174,8 +177,10 @@ struct cl_engine {
 	u32 *owner, *peer;    /* by port: its device (of api.h), and the port at the other end */
 	u32 *node;            /* by device: of a switch its number, of a host U32_MAX */
 	u32 *nic_of;          /* by port, of hosts */
+	u32 *first_queue;     /* by port, of switches: its number in api.h */
 	u64 *rate_bps;        /* by port */
 	u32 *address;         /* by port, of hosts */
+	u32 *external_queue, *internal_queue; /* numbers of queues; UINT32_MAX: none */
 	u32 *posted;          /* flows by NIC and start */
 	struct incident_list {
 		struct cl_incident incident[MOST_INCIDENTS];
@@ -201,6 +206,16 @@ static inline u64 cl_sending_ps(const struct cl_engine *e, u32 port, const struc
 static inline struct fabric_switch *cl_switch_of(struct cl_engine *e, u32 port)
 {
 	return &e->fabric_switch[e->node[e->owner[port]]];
+}
+
+static inline struct queue *cl_queue(const struct cl_engine *e, const struct out *o, u32 klass)
+{
+	return &e->queue[(o - e->out) * e->fabric.classes + klass];
+}
+
+static inline u32 *cl_held(const struct cl_engine *e, u32 port, u32 klass)
+{
+	return &e->held_bytes[port * e->fabric.classes + klass];
 }
 
 static void fail(struct cl_engine *e, const char *why)

@@ -8,6 +8,8 @@
 #include "engine.h"
 #include "lists.h"
 
+#define FEW_NICS 64 /* from so many on, the caches have forgotten the next one */
+
 static bool is_earlier(const struct waiting *a, const struct waiting *b)
 {
 	return a->next_ps < b->next_ps || (a->next_ps == b->next_ps && a->flow < b->flow);
@@ -244,6 +246,42 @@ static void be_patient(struct cl_engine *e, struct nic *n, u64 now_ns)
 	for (u32 i = n->unfinished; i; i = e->sender[i - 1].after)
 		first_ns = min64(first_ns, e->sender[i - 1].progress_ns + e->nics.timeout_ns);
 	n->patience_ns = first_ns;
+}
+
+/* Ask the memory early for what the next NICs touch: from each what is known by then. */
+static inline void warm_nic(const struct cl_engine *e, u32 number)
+{
+	const struct nic *n = &e->nic[number];
+
+	if (number + 6 < e->nic_count) {
+		cl_fetch(&n[6]);
+		cl_fetch(&n[6].start_ps);
+		cl_fetch(&n[6].heap);
+	}
+	if (number + 4 < e->nic_count) {
+		cl_fetch(&e->out[n[4].port]);
+		cl_fetch(&e->arena[e->heads[n[4].port]]);
+		cl_fetch(n[4].heap[0].at);
+	}
+	if (number + 2 < e->nic_count) {
+		const struct packet *p = &e->arena[e->heads[n[2].port]];
+
+		if (p->kind != NO_PACKET) {
+			cl_fetch(&e->receiver[p->flow]);
+			cl_fetch(&e->sender[p->flow]);
+			cl_fetch(&e->sender[p->flow].state);
+		}
+		if (n[2].heap[0].count) {
+			const struct sender *s = &e->sender[n[2].heap[0].at[0].flow];
+
+			cl_fetch(s);
+			cl_fetch(&s->progress_ns);
+			cl_fetch(&s->state);
+			cl_fetch(&s->state.window_bytes);
+			cl_fetch(&s->state.own[7]);
+			cl_fetch(&s->result);
+		}
+	}
 }
 
 static void nic_window(struct cl_engine *e, u32 number, u64 end_ns)

@@ -31,11 +31,6 @@ static inline void mark(struct out *o, struct queue *q, struct packet *p)
 		q->state.marked_packets++;
 }
 
-static bool has_control(const struct cl_engine *e, const struct out *o)
-{
-	return o->control && !cl_is_empty(e, o->control);
-}
-
 static void set_busy(const struct cl_engine *e, struct fabric_switch *s, const struct out *o, bool is)
 {
 	u32 place = o - e->out - s->first;
@@ -45,10 +40,13 @@ static void set_busy(const struct cl_engine *e, struct fabric_switch *s, const s
 }
 
 /* Let a queue that has packets take its turn, unless it is stopped. */
-static inline void join(const struct cl_engine *e, struct out *o, struct queue *q, u32 klass)
+static inline void join(const struct cl_engine *e, struct fabric_switch *s, struct out *o,
+			struct queue *q, u32 klass)
 {
 	if (unlikely(o->stopped >> klass & 1))
 		return;
+	if (!o->turns)
+		s->departs_ns = 0;
 	o->order[o->turns++] = klass;
 	q->deficit_bytes = e->fabric.quantum_bytes[klass];
 }
@@ -68,7 +66,7 @@ static u32 next_class(const struct cl_engine *e, struct out *o)
 {
 	for (;;) {
 		u32 klass = o->order[0];
-		struct queue *q = &e->queue[o->first_queue + klass];
+		struct queue *q = cl_queue(e, o, klass);
 		u32 bytes = cl_bytes(&e->arena[q->head]);
 
 		if (bytes <= q->deficit_bytes) {
@@ -96,11 +94,11 @@ static inline void transmit(struct cl_engine *e, struct out *o, struct packet *p
 }
 
 /* Whether a pause frame is next. The wire is then free for it. */
-static bool control_is_next(const struct cl_engine *e, struct out *o)
+static inline bool control_is_next(const struct cl_engine *e, struct out *o)
 {
 	u64 at_ps;
 
-	if (!has_control(e, o))
+	if (likely(!o->has_control))
 		return false;
 	at_ps = cl_near_ns(e->now_ns, e->arena[o->control].at_ns) * CL_PS_PER_NS;
 	if (at_ps > o->free_ps) {
@@ -125,11 +123,12 @@ static void settle_busy(struct cl_engine *e, struct fabric_switch *s, struct out
 		if (unlikely(control)) {
 			p = e->arena[o->control];
 			o->control = cl_drop_first(e, o->control);
+			o->has_control = !cl_is_empty(e, o->control);
 			transmit(e, o, &p);
 			continue;
 		}
 		klass = e->fabric.classes > 1 ? next_class(e, o) : 0;
-		q = &e->queue[o->first_queue + klass];
+		q = cl_queue(e, o, klass);
 		p = e->arena[q->head];
 		q->head = cl_drop_first(e, q->head);
 		q->state.backlog_bytes -= cl_bytes(&p);
@@ -147,13 +146,13 @@ static void settle_busy(struct cl_engine *e, struct fabric_switch *s, struct out
 			mark(o, q, &p);
 		transmit(e, o, &p);
 	}
-	if (!o->turns && !has_control(e, o))
+	if (!o->turns && !o->has_control)
 		set_busy(e, s, o, false);
 }
 
 static inline void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
 {
-	if (o->turns || unlikely(o->control))
+	if (o->turns || unlikely(o->has_control))
 		settle_busy(e, s, o, now_ns);
 }
 
@@ -186,7 +185,7 @@ static inline void enqueue(struct cl_engine *e, struct fabric_switch *s, struct 
 			   struct packet *p, u32 in, u64 now_ns)
 {
 	u32 klass = cl_class(p);
-	struct queue *q = &e->queue[o->first_queue + klass];
+	struct queue *q = cl_queue(e, o, klass);
 
 	settle(e, s, o, now_ns);
 	if (unlikely(!enters(e, s, o, q, p, in, now_ns))) {
@@ -198,7 +197,7 @@ static inline void enqueue(struct cl_engine *e, struct fabric_switch *s, struct 
 	if (!o->turns)
 		o->free_ps = max64(o->free_ps, now_ns * CL_PS_PER_NS);
 	if (!q->state.backlog_bytes)
-		join(e, o, q, klass);
+		join(e, s, o, q, klass);
 	q->state.backlog_bytes += cl_bytes(p);
 	cl_append(e, &q->tail, p);
 	set_busy(e, s, o, true);
@@ -215,7 +214,7 @@ static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now
 	if (!o->turns)
 		o->free_ps = max64(o->free_ps, now_ns * CL_PS_PER_NS);
 	for (u32 i = 0; i < e->fabric.classes; i++) {
-		struct queue *q = &e->queue[o->first_queue + i];
+		struct queue *q = cl_queue(e, o, i);
 		bool takes_turns = false;
 
 		for (u32 j = 0; j < o->turns; j++)
@@ -223,10 +222,10 @@ static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now
 		if (takes_turns && (o->stopped >> i & 1))
 			leave_turns(o, i);
 		else if (!takes_turns && q->head != q->tail)
-			join(e, o, q, i);
+			join(e, s, o, q, i);
 	}
 	watch(e, port, now_ns);
-	set_busy(e, s, o, o->turns || has_control(e, o));
+	set_busy(e, s, o, o->turns || o->has_control);
 	settle(e, s, o, now_ns);
 }
 
@@ -234,7 +233,7 @@ static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now
 static void discard(struct cl_engine *e, struct fabric_switch *s, u32 port, u32 klass, u64 now_ns)
 {
 	struct out *o = &e->out[port];
-	struct queue *q = &e->queue[o->first_queue + klass];
+	struct queue *q = cl_queue(e, o, klass);
 
 	leave_turns(o, klass);
 	while (q->head != q->tail) {
@@ -250,7 +249,7 @@ static void discard(struct cl_engine *e, struct fabric_switch *s, u32 port, u32 
 /* Whether a queue has packets that came by port `in`, or any if that is UINT32_MAX. */
 static bool holds(const struct cl_engine *e, u32 port, u32 klass, u32 in)
 {
-	const struct queue *q = &e->queue[e->out[port].first_queue + klass];
+	const struct queue *q = cl_queue(e, &e->out[port], klass);
 	u32 slot = q->head;
 
 	while (slot != q->tail && in != UINT32_MAX && cl_from(&e->arena[slot]) != in + 1)
@@ -259,7 +258,7 @@ static bool holds(const struct cl_engine *e, u32 port, u32 klass, u32 in)
 }
 
 /* When a busy port's next departure is. */
-static u64 departure_ns(const struct cl_engine *e, struct out *o)
+static inline u64 departure_ns(const struct cl_engine *e, struct out *o)
 {
 	return control_is_next(e, o) || o->turns ? cl_begin_ns(o->free_ps) : CL_NEVER;
 }

@@ -35,8 +35,10 @@ uint64_t cl_engine_now(const struct cl_engine *e)
 
 void cl_engine_queues(struct cl_engine *e, struct cl_queue_state *state)
 {
-	for (u32 i = 0; i < e->fabric.queues; i++)
-		state[i] = e->queue[i].state;
+	memset(state, 0, e->fabric.queues * sizeof(*state));
+	for (u32 i = 0; i < e->ports * e->fabric.classes; i++)
+		if (e->external_queue[i] != UINT32_MAX)
+			state[e->external_queue[i]] = e->queue[i].state;
 }
 
 void cl_engine_pauses(struct cl_engine *e, struct cl_pause_state *state)
@@ -51,13 +53,13 @@ void cl_engine_pauses(struct cl_engine *e, struct cl_pause_state *state)
 			u32 priority = cl_priority(e, i);
 			bool stopping = share->stopping >> i & 1;
 
-			state[e->out[port].first_queue + i] = (struct cl_pause_state){
+			state[e->first_queue[port] + i] = (struct cl_pause_state){
 				.frames_received = share->pause.frames[priority],
 				.paused_ns = paused_ns(&share->pause, priority, now_ns),
 				.frames_sent = share->frames[i],
 				.stopping_ns = share->stopping_ns[i] +
 					       (stopping ? now_ns - share->since_ns[i] : 0),
-				.held_bytes = share->shared_bytes[i] + share->headroom_used[i],
+				.held_bytes = *cl_held(e, port, i) + share->headroom_used[i],
 				.headroom_bytes = share->headroom_used[i],
 			};
 		}
@@ -127,7 +129,7 @@ uint64_t cl_engine_digest(const struct cl_engine *e)
 {
 	u64 digest = 0xcbf29ce484222325ULL;
 
-	for (u32 i = 0; i < e->fabric.queues; i++) {
+	for (u32 i = 0; i < e->ports * e->fabric.classes; i++) {
 		const struct cl_queue_state *state = &e->queue[i].state;
 
 		digest = fold(fold(digest, state->tx_bytes), state->tx_packets);
@@ -148,10 +150,10 @@ int cl_engine_set_thresholds(struct cl_engine *e, uint32_t count, const uint32_t
 			     const uint32_t *max_p)
 {
 	for (u32 i = 0; i < count; i++)
-		if (queue[i] >= e->fabric.queues || kmin_bytes[i] > kmax_bytes[i])
+		if (queue[i] >= e->fabric.queues || e->internal_queue[queue[i]] == UINT32_MAX || kmin_bytes[i] > kmax_bytes[i])
 			return -1;
 	for (u32 i = 0; i < count; i++) {
-		struct cl_queue_state *state = &e->queue[queue[i]].state;
+		struct cl_queue_state *state = &e->queue[e->internal_queue[queue[i]]].state;
 
 		state->kmin_bytes = kmin_bytes[i];
 		state->kmax_bytes = kmax_bytes[i];

@@ -3,10 +3,36 @@
 #include "engine.h"
 #include "lists.h"
 
+#define FEW_SWITCHES 64 /* from so many on, the caches have forgotten the next one */
+
+/* Ask the memory for what a packet touches when it enters its port. */
+static inline void warm_port(const struct cl_engine *e, const struct fabric_switch *s,
+			     const struct packet *p)
+{
+	u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
+
+	cl_fetch(&e->out[port]);
+	cl_fetch(&e->queue[port * e->fabric.classes]);
+}
+
+/* Then, when those are there, for where it goes. */
+static void warm_lists(const struct cl_engine *e, const struct fabric_switch *s)
+{
+	for (u32 i = 0; i < e->wheel.count; i++) {
+		const struct packet *p = &e->wheel.arrival[i].packet;
+		u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
+
+		cl_fetch(&e->arena[e->out[port].tail]);
+		cl_fetch(&e->arena[e->queue[port * e->fabric.classes].tail]);
+		cl_fetch(&e->arena[e->queue[port * e->fabric.classes].head]);
+	}
+}
+
 /* Put what arrives by a port into the wheel. Ports come in their order, and each one's packets in
  * that of their times, so what is equal stays in order.
  */
-static inline void add_arrival(struct cl_engine *e, struct wheel *w, const struct packet *p, u32 in)
+static inline void add_arrival(struct cl_engine *e, const struct fabric_switch *s, struct wheel *w,
+			       const struct packet *p, u32 in)
 {
 	u32 number = w->count++, after_ns = p->at_ns - (u32)e->now_ns, slot = after_ns >> w->shift;
 	struct arrival *all = w->arrival, *a = &all[number];
@@ -14,6 +40,7 @@ static inline void add_arrival(struct cl_engine *e, struct wheel *w, const struc
 
 	a->packet = *p;
 	a->in = in;
+	warm_port(e, s, p);
 	a->next = UINT32_MAX;
 	if (!(w->taken[slot / 64] & bit)) {
 		w->taken[slot / 64] |= bit;
@@ -60,7 +87,7 @@ static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 end_ns
 		while (p->kind != NO_PACKET && (s32)(p->at_ns - (u32)end_ns) < 0) {
 			if (unlikely(w->count == w->room) && !grow_wheel(e))
 				return CL_NEVER;
-			add_arrival(e, w, p, s->first + i);
+			add_arrival(e, s, w, p, s->first + i);
 			head = cl_drop_first(e, head);
 			p = &e->arena[head];
 		}
@@ -91,7 +118,7 @@ static void arrive(struct cl_engine *e, struct fabric_switch *s, struct arrival 
 /* What begins to leave by `until_ns`, of all ports, in the order of times. */
 static void depart_in_order(struct cl_engine *e, struct fabric_switch *s, u64 until_ns)
 {
-	for (;;) {
+	while (s->departs_ns <= until_ns) {
 		u64 first_ns = CL_NEVER;
 		struct out *first = NULL;
 
@@ -106,9 +133,11 @@ static void depart_in_order(struct cl_engine *e, struct fabric_switch *s, u64 un
 					first = o;
 				}
 			}
+		s->departs_ns = first_ns;
 		if (first_ns > until_ns)
 			return;
 		settle_busy(e, s, first, first_ns);
+		s->departs_ns = 0;
 	}
 }
 
@@ -178,11 +207,22 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 	}
 }
 
+/* Ask the memory early for what arrives at the next switch. */
+static inline void warm_switch(const struct cl_engine *e, u32 number)
+{
+	const struct fabric_switch *s = &e->fabric_switch[number];
+
+	for (u32 i = 0; i < s->ports; i++)
+		cl_fetch(&e->arena[e->heads[s->first + i]]);
+}
+
 static void switch_window(struct cl_engine *e, u32 number, u64 end_ns)
 {
 	struct fabric_switch *s = &e->fabric_switch[number];
 	u64 next_ns = gather(e, s, end_ns);
 
+	if (e->switches > FEW_SWITCHES)
+		warm_lists(e, s);
 	happen_in_order(e, s, end_ns);
 	settle_all_busy(e, s, end_ns - 1);
 	for (u32 word = 0; word <= (s->ports - 1) / 64; word++)

@@ -25,7 +25,7 @@ static void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, 
 static enum incident_kind follow(struct cl_engine *e, u32 port, u32 klass,
 				 struct cl_incident *incident)
 {
-	u32 in = e->peer[port], number = e->out[port].first_queue + klass, count;
+	u32 in = e->peer[port], number = e->first_queue[port] + klass, count;
 	struct share *share = &e->share[port];
 	const struct fabric_switch *s;
 	enum incident_kind kind = CONGESTION;
@@ -66,7 +66,7 @@ static void report(struct cl_engine *e, u32 port, u32 klass, bool restored, u64 
 	incident->at_ns = now_ns;
 	if (restored) {
 		incident->kind = RESTORED;
-		incident->queue[0] = e->out[port].first_queue + klass;
+		incident->queue[0] = e->first_queue[port] + klass;
 		incident->count = 1;
 	} else {
 		e->incidents.traces++;
