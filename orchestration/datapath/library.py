@@ -93,10 +93,7 @@ def open_library(built: Built, header: Path) -> EngineLibrary:
 
     Raises OSError if it cannot be loaded, NotReadyError if it has another interface.
     """
-    import cffi
-
-    ffi = cffi.FFI()
-    ffi.cdef(declarations(header))
+    ffi = new_ffi(header)
     lib = ffi.dlopen(str(built.path))
     has, needs = lib.cl_api_version(), lib.CL_API_VERSION
     if has != needs:
@@ -108,8 +105,17 @@ def open_library(built: Built, header: Path) -> EngineLibrary:
     return EngineLibrary(ffi, lib, {"engine": built.source, "compiler": built.compiler, "abi": has})
 
 
-def declarations(header: Path) -> str:
-    """Return what cffi reads of a C header: its declarations, and macros that are whole numbers."""
+def new_ffi(*headers: Path) -> Any:
+    """Return cffi's `FFI` with what C headers declare, and their macros that are whole numbers."""
+    import cffi
+
+    ffi = cffi.FFI()
+    for header in headers:
+        ffi.cdef(_declarations(header))
+    return ffi
+
+
+def _declarations(header: Path) -> str:
     text = _COMMENT.sub(" ", header.read_text()).replace("\\\n", " ")
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line[:1] != "#" or _NUMBER.fullmatch(line))
