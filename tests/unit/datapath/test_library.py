@@ -10,6 +10,7 @@ import pytest
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.datapath import engine_build, library
 from orchestration.datapath.library import load_engine
+from tests.sanitizers import run_sanitized
 
 STRUCTS = ("cl_fabric", "cl_device", "cl_port", "cl_nics", "cl_flow", "cl_flow_result")
 STRUCTS += ("cl_queue_state", "cl_pause_state", "cl_buffer_state", "cl_nic_state")
@@ -169,3 +170,45 @@ def test_an_unknown_build_is_refused(monkeypatch, engine):
     with pytest.raises(InputError, match="no build 'fast'") as caught:
         load_engine()
     assert "checked" in caught.value.remedy
+
+
+LOAD = """
+import sys
+from pathlib import Path
+from orchestration.datapath import engine_build, library
+engine_build.ENGINE = Path(sys.argv[1])
+loaded = library.load_engine()
+loaded.ffi.cdef("int fault(int kind);")
+print("loaded", flush=True)
+loaded.lib.fault(int(sys.argv[2]))
+"""
+FAULTS = """
+#include <stdlib.h>
+#ifndef CL_CHECK
+#error conservation is to be checked
+#endif
+int fault(int kind);
+int fault(int kind)
+{
+	volatile int *memory = malloc(sizeof(int));
+
+	*memory = 0x7fffffff;
+	if (kind == 1)
+		free((void *)memory);
+	return *memory + kind / 2;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "finding"),
+    [("0", ""), ("1", "heap-use-after-free"), ("2", "signed integer overflow")],
+)
+def test_sanitizers_see_the_engine(engine, kind, finding):
+    with (engine / "library.c").open("a") as source:
+        source.write(FAULTS)
+    ended = run_sanitized(LOAD, str(engine), kind)
+    assert ended.stdout == "loaded\n", ended.stderr
+    assert (ended.returncode == 0) == (not finding)
+    assert finding in ended.stderr
