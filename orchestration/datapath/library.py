@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,13 @@ class EngineLibrary:
     ffi: Any
     lib: Any
     about: Mapping[str, str | int]
+    _dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict, repr=False)
 
     def dtype(self, struct: str) -> np.dtype[Any]:
         """Return the dtype of a struct of api.h, of the same layout, e.g. of "cl_queue_state"."""
-        return struct_dtype(self.ffi, self.ffi.typeof(f"struct {struct}"))
+        if struct not in self._dtypes:
+            self._dtypes[struct] = struct_dtype(self.ffi, self.ffi.typeof(f"struct {struct}"))
+        return self._dtypes[struct]
 
 
 def load_engine(report: Report = report_on_stderr) -> EngineLibrary:

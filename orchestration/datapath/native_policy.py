@@ -32,7 +32,7 @@ _SUFFIXES = (".c", ".so")
 class NativePolicy(NamedTuple):
     """A policy for `cl_engine_post`, how many parameters it takes, and if it asks for telemetry."""
 
-    pointer: Any
+    policy: Any
     parameters: int
     asks_telemetry: bool
 

@@ -1,5 +1,6 @@
 """A policy of the user's own, compiled for this machine: what it sees, and how it fails."""
 
+import faulthandler
 import multiprocessing
 import shutil
 import signal
@@ -38,7 +39,7 @@ def write(engine, monkeypatch, tmp_path):
 def flow_under(path, numbers):
     """Return a flow under a policy's file, and what `native_policy` returns."""
     policy = native_policy(path)
-    address = int(load_engine().ffi.cast("uintptr_t", policy.pointer))
+    address = int(load_engine().ffi.cast("uintptr_t", policy.policy))
     return Flow(Policy.from_address(address), numbers), policy
 
 
@@ -91,6 +92,19 @@ def test_a_loop_ends(write):
     assert flow.state.own[0] == 2 * ((8 << 20) + 1)
 
 
+def exit_code_of(crash):
+    """Run a function in a process of its own; return the process's exit code."""
+
+    def run():
+        faulthandler.disable()  # pytest's, which prints where Python was
+        crash()
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
 @pytest.mark.parametrize(
     ("body", "number", "message"),
     [
@@ -104,10 +118,7 @@ def test_a_loop_ends(write):
 )
 def test_a_fault_says_what_it_was_before_the_process_dies(write, capfd, body, number, message):
     flow, _ = flow_under(write(body), [0, 8])
-    process = multiprocessing.get_context("fork").Process(target=flow.tell, args=(ACK, 0))
-    process.start()
-    process.join()
-    assert process.exitcode == -number
+    assert exit_code_of(lambda: flow.tell(ACK, 0)) == -number
     assert capfd.readouterr().err.startswith(message)
 
 
@@ -119,10 +130,7 @@ def test_a_fault_that_is_not_the_policys_is_not_said_to_be(write, capfd):
         for _ in range(20):  # each policy of this process has put itself before the last one
             signal.raise_signal(signal.SIGSEGV)
 
-    process = multiprocessing.get_context("fork").Process(target=crash)
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGSEGV
+    assert exit_code_of(crash) == -signal.SIGSEGV
     assert "policy reads" not in capfd.readouterr().err
 
 
