@@ -35,6 +35,8 @@ LIBRARY, MANIFEST = "library.so", "library.json"
 COMPILERS = ("cc", "gcc", "clang")
 INSTALL = "apt-get install gcc libc6-dev"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default")
+# A function that is nowhere is the linker's error, not the loader's.
+_ENGINE_FLAGS = (*FLAGS, "-Wl,-z,defs")
 # What tests may load in place of the release. What the sanitizers find ends the process.
 _CHECKED = ("-O1", "-g", "-DCL_CHECK")
 _SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -133,7 +135,7 @@ class Built:
 
 def engine_source(build: str = "release") -> Source:
     """Return the engine's source, to be compiled as one of `BUILDS`."""
-    return Source("the packet engine", ENGINE / "library.c", (*FLAGS, *BUILDS[build]))
+    return Source("the packet engine", ENGINE / "library.c", (*_ENGINE_FLAGS, *BUILDS[build]))
 
 
 def find_compiler() -> Compiler:
@@ -238,7 +240,7 @@ def require_built(source: Source, report: Report = report_on_stderr) -> Built:
         if built := find_built(source):
             return built
         raise
-    made = Built(Path(), source.hash(), compiler.version, platform.machine(), source.flags)
+    made = _built(source, compiler)
     folder = cache_folder("engine", _key(made))
     built = read_built(folder)
     if built == made:
@@ -248,7 +250,7 @@ def require_built(source: Source, report: Report = report_on_stderr) -> Built:
         with (folder.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if read_built(folder) != made:
-                _install(source, compiler, made, folder, report)
+                _install(source, compiler, folder, report)
     except OSError as error:
         raise NotReadyError(
             f"the cache folder cannot be written: {error}",
@@ -264,24 +266,28 @@ def _key(built: Built) -> str:
     return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
 
-def _install(
-    source: Source, compiler: Compiler, built: Built, folder: Path, report: Report
-) -> None:
+def _install(source: Source, compiler: Compiler, folder: Path, report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=folder.parent) as work:
         staged = Path(work, "staged")
         staged.mkdir()
-        compile_library(source, compiler, staged / LIBRARY, report)
-        write_manifest(built, staged)
+        build_into(staged, source, compiler, report)
         if folder.exists():  # another format, or a file is missing
             folder.rename(Path(work, "replaced"))
         staged.rename(folder)
 
 
-def write_manifest(built: Built, folder: Path) -> None:
-    """Write what a library was made of beside it."""
-    about: dict[str, Any] = {"format": _FORMAT, **asdict(built)}
+def build_into(
+    folder: Path, source: Source, compiler: Compiler, report: Report = report_on_stderr
+) -> None:
+    """Compile a library into a folder, with a manifest. Raises as `compile_library` does."""
+    compile_library(source, compiler, folder / LIBRARY, report)
+    about: dict[str, Any] = {"format": _FORMAT, **asdict(_built(source, compiler))}
     del about["path"]
     (folder / MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _built(source: Source, compiler: Compiler) -> Built:
+    return Built(Path(), source.hash(), compiler.version, platform.machine(), source.flags)
 
 
 def read_built(folder: Path) -> Built | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,13 @@ class EngineLibrary:
     ffi: Any
     lib: Any
     about: Mapping[str, str | int]
+    _dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict, repr=False)
 
     def dtype(self, struct: str) -> np.dtype[Any]:
         """Return the dtype of a struct of api.h, of the same layout, e.g. of "cl_queue_state"."""
-        return struct_dtype(self.ffi, self.ffi.typeof(f"struct {struct}"))
+        if struct not in self._dtypes:
+            self._dtypes[struct] = struct_dtype(self.ffi, self.ffi.typeof(f"struct {struct}"))
+        return self._dtypes[struct]
 
 
 def load_engine(report: Report = report_on_stderr) -> EngineLibrary:
@@ -93,10 +96,7 @@ def open_library(built: Built, header: Path) -> EngineLibrary:
 
     Raises OSError if it cannot be loaded, NotReadyError if it has another interface.
     """
-    import cffi
-
-    ffi = cffi.FFI()
-    ffi.cdef(declarations(header))
+    ffi = new_ffi(header)
     lib = ffi.dlopen(str(built.path))
     has, needs = lib.cl_api_version(), lib.CL_API_VERSION
     if has != needs:
@@ -108,8 +108,17 @@ def open_library(built: Built, header: Path) -> EngineLibrary:
     return EngineLibrary(ffi, lib, {"engine": built.source, "compiler": built.compiler, "abi": has})
 
 
-def declarations(header: Path) -> str:
-    """Return what cffi reads of a C header: its declarations, and macros that are whole numbers."""
+def new_ffi(*headers: Path) -> Any:
+    """Return cffi's `FFI` with what C headers declare, and their macros that are whole numbers."""
+    import cffi
+
+    ffi = cffi.FFI()
+    for header in headers:
+        ffi.cdef(_declarations(header))
+    return ffi
+
+
+def _declarations(header: Path) -> str:
     text = _COMMENT.sub(" ", header.read_text()).replace("\\\n", " ")
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line[:1] != "#" or _NUMBER.fullmatch(line))

@@ -100,6 +100,8 @@ def _refuse(each: int, jobs: int, trial: TrialSpec, available: int) -> None:
 # How long a worker may take to clean up before it is killed.
 STOP_GRACE_S = 10.0
 _CONSOLE_BYTES = 4000
+# Signals of a fault in C code: what it printed last says what it was.
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 # (job, backend, the pipe for messages, the parent's process id) -> None, in the forked process.
@@ -177,14 +179,19 @@ class ProcessPool:
         wait([worker.pidfd])
         info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
         assert info is not None  # only WNOHANG returns None
+        console = _end_of_console(worker.job)
         how = f"ended with {info.si_status}"
+        remedy = "if memory was short, run fewer trials side by side with --jobs"
         if info.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             how = f"was killed by {signal.Signals(info.si_status).name}"
-        error = TrialError(
-            f"the trial's process {how}",
-            "if memory was short, run fewer trials side by side with --jobs",
-            _end_of_console(worker.job),
-        )
+            if info.si_status in _CRASHES:
+                how += "".join(f": {line}" for line in console.splitlines()[-1:])
+                remedy = (
+                    "correct the campaign's own policy, if it has one: see docs/policies.md; "
+                    "otherwise report this, with the campaign's file and the seed "
+                    f"{worker.job.trial.seed}"
+                )
+        error = TrialError(f"the trial's process {how}", remedy, console)
         return Failed.of(error, machine.monotonic_wall_s() - worker.begin_s)
 
     def _end(self, worker: _Worker, grace_s: float = STOP_GRACE_S) -> None:

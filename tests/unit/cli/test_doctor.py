@@ -5,15 +5,22 @@ from typer.testing import CliRunner
 
 from orchestration.cli import doctor
 from orchestration.cli.main import app
+from orchestration.core.errors import NotReadyError
 
 
 @pytest.fixture
 def no_kernel(monkeypatch, tmp_path):
+    """A machine without a kernel, and without a C compiler."""
+
+    def no_compiler():
+        raise NotReadyError("no C compiler was found", "apt-get install gcc")
+
+    monkeypatch.setattr(doctor, "load_engine", no_compiler)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CLOSLOOP_KERNEL", raising=False)
 
 
-def test_a_machine_without_a_kernel_is_told_how_to_get_one(no_kernel):
+def test_a_machine_without_kernel_and_compiler_is_told_how_to_get_them(no_kernel):
     result = CliRunner().invoke(app, ["doctor", "--json"])
     said = json.loads(result.stdout)
     assert result.exit_code == 3
@@ -21,6 +28,8 @@ def test_a_machine_without_a_kernel_is_told_how_to_get_one(no_kernel):
     kernel = next(f for f in said["findings"] if f["what"] == "virtual-time kernel")
     assert kernel["state"] == "missing"
     assert "closloop kernel build" in kernel["remedy"]
+    engine = next(f for f in said["findings"] if f["what"] == "packet engine")
+    assert (engine["state"], engine["remedy"]) == ("missing", "apt-get install gcc")
 
 
 def test_the_table_says_the_same(no_kernel):

@@ -10,37 +10,11 @@ import pytest
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.datapath import engine_build, library
 from orchestration.datapath.library import load_engine
+from tests.sanitizers import run_sanitized
 
-ENGINE_C = """\
-#include <stdint.h>
-#include "api.h"
-#include "../versions.h"
-
-uint32_t cl_api_version(void)
-{
-	return VERSION;
-}
-"""
 STRUCTS = ("cl_fabric", "cl_device", "cl_port", "cl_nics", "cl_flow", "cl_flow_result")
 STRUCTS += ("cl_queue_state", "cl_pause_state", "cl_buffer_state", "cl_nic_state")
 STRUCTS += ("cl_incident", "cl_counts")
-API = (engine_build.ENGINE / "api.h").read_text()
-
-
-@pytest.fixture
-def engine(monkeypatch, tmp_path):
-    """The folder of an engine that has only a version, with an empty cache."""
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    (folder / "api.h").write_text(API)
-    (folder / "library.c").write_text(ENGINE_C)
-    (tmp_path / "versions.h").write_text("#define VERSION CL_API_VERSION\n")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv(library.BUILD_VARIABLE, raising=False)
-    monkeypatch.setattr(engine_build, "ENGINE", folder)
-    monkeypatch.setattr(library, "_loaded", {})
-    return folder
 
 
 def loaded_again(monkeypatch):
@@ -180,10 +154,8 @@ def test_a_wheels_library_is_taken_if_it_is_of_this_source(monkeypatch, engine, 
 
 
 def test_an_array_of_structs_has_the_compilers_layout(engine):
-    (engine / "library.c").write_text(
-        ENGINE_C
-        + "".join(f"int {s}_size(void) {{ return sizeof(struct {s}); }}\n" for s in STRUCTS)
-    )
+    with (engine / "library.c").open("a") as source:
+        source.writelines(f"int {s}_size(void) {{ return sizeof(struct {s}); }}\n" for s in STRUCTS)
     loaded = load_engine()
     loaded.ffi.cdef("".join(f"int {struct}_size(void);" for struct in STRUCTS))
     for struct in STRUCTS:
@@ -198,3 +170,45 @@ def test_an_unknown_build_is_refused(monkeypatch, engine):
     with pytest.raises(InputError, match="no build 'fast'") as caught:
         load_engine()
     assert "checked" in caught.value.remedy
+
+
+LOAD = """
+import sys
+from pathlib import Path
+from orchestration.datapath import engine_build, library
+engine_build.ENGINE = Path(sys.argv[1])
+loaded = library.load_engine()
+loaded.ffi.cdef("int fault(int kind);")
+print("loaded", flush=True)
+loaded.lib.fault(int(sys.argv[2]))
+"""
+FAULTS = """
+#include <stdlib.h>
+#ifndef CL_CHECK
+#error conservation is to be checked
+#endif
+int fault(int kind);
+int fault(int kind)
+{
+	volatile int *memory = malloc(sizeof(int));
+
+	*memory = 0x7fffffff;
+	if (kind == 1)
+		free((void *)memory);
+	return *memory + kind / 2;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "finding"),
+    [("0", ""), ("1", "heap-use-after-free"), ("2", "signed integer overflow")],
+)
+def test_sanitizers_see_the_engine(engine, kind, finding):
+    with (engine / "library.c").open("a") as source:
+        source.write(FAULTS)
+    ended = run_sanitized(LOAD, str(engine), kind)
+    assert ended.stdout == "loaded\n", ended.stderr
+    assert (ended.returncode == 0) == (not finding)
+    assert finding in ended.stderr

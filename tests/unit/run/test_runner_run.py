@@ -1,5 +1,6 @@
 """Running a campaign: results, failures, resuming, and what is refused before anything starts."""
 
+import faulthandler
 import json
 import os
 import shutil
@@ -193,8 +194,21 @@ def test_a_worker_that_is_killed_is_a_failure_with_what_it_printed(load, out):
 
     summary, _ = run(load(), out, Faulty(fault))
     failure = next(iter(summary.failed.values()))
-    assert "SIGKILL" in failure.problems[0].what
+    assert failure.problems[0].what.endswith("was killed by SIGKILL")
     assert "about to be killed" in failure.console
+    assert summary.finished == 2
+
+
+def test_a_crash_in_c_is_a_failure_with_its_reason_and_its_seed(load, out):
+    def fault():
+        faulthandler.disable()  # pytest's
+        os.write(2, b"compiling once ...\nthe policy divides by 0\n")
+        os.kill(os.getpid(), signal.SIGFPE)
+
+    summary, _ = run(load(), out, Faulty(fault))
+    (problem,) = next(iter(summary.failed.values())).problems
+    assert problem.what.endswith("was killed by SIGFPE: the policy divides by 0")
+    assert "the seed " in problem.remedy
     assert summary.finished == 2
 
 
