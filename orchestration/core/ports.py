@@ -200,6 +200,16 @@ class Backend(Protocol):
         """Run one trial; raise TrialError if it fails."""
 
 
+@runtime_checkable
+class HasEngines(Protocol):
+    """A backend with several engines (`core.engines`), which runs its trials in one of them."""
+
+    engine: str
+
+    def engine_facts(self) -> Mapping[str, Any]:
+        """Return the facts about the engine, for the journal. Raises NotReadyError."""
+
+
 @dataclass(frozen=True)
 class TrialBundle:
     """The files of this machine's cache folder that trials need in order to run elsewhere.
