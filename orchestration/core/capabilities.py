@@ -117,11 +117,12 @@ class Capabilities:
 
     If a campaign names no fabric, the first mode that has the hosts' congestion control is used.
     `in_process` is what its packet engine can do without a kernel, a part of what one of the modes
-    can; None if the backend has one engine only (`core.engines`). `name` is also the name of the
-    entry point. `implementation` is the backend's class, as `module:name`; it is "" for imported
-    results, which no backend runs. `extra` is the extra of the closloop package that installs its
-    libraries. With `on_rack`, it needs an inventory. `former_hop` describes what trials of version
-    0.1, whose files do not say it, counted as a packet-hop.
+    can; None if the backend has one engine only (`core.engines`). `in_process_implementation` is
+    the class that runs trials in it. `name` is also the name of the entry point. `implementation`
+    is the backend's class, as `module:name`; it is "" for imported results, which no backend runs.
+    `extra` is the extra of the closloop package that installs its libraries. With `on_rack`, it
+    needs an inventory. `former_hop` describes what trials of version 0.1, whose files do not say
+    it, counted as a packet-hop.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Capabilities:
     extra: str = ""
     on_rack: bool = False
     in_process: Mode | None = None
+    in_process_implementation: str = ""
     former_hop: str = "as an earlier version counted"
 
     @property

@@ -202,12 +202,10 @@ class Backend(Protocol):
 
 @runtime_checkable
 class HasEngines(Protocol):
-    """A backend with several engines (`core.engines`), which runs its trials in one of them."""
+    """A backend that has several engines (`core.engines`), and runs trials in one of them."""
 
-    engine: str
-
-    def engine_facts(self) -> Mapping[str, Any]:
-        """Return the facts about the engine, for the journal. Raises NotReadyError."""
+    def engine_facts(self, trials: Sequence[TrialSpec]) -> Mapping[str, Any]:
+        """Return the facts about the engine of these trials. Raises NotReadyError without it."""
 
 
 @dataclass(frozen=True)

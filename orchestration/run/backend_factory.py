@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from orchestration.core import plugins
 from orchestration.core.capabilities import GROUP, backends, capabilities
-from orchestration.core.engines import ONE_ENGINE, EngineChoice
+from orchestration.core.engines import ONE_ENGINE, PROCESS, EngineChoice
 from orchestration.core.errors import InputError, check_known, needs
 from orchestration.core.ports import Backend
 from orchestration.device.ssh import Secrets
@@ -42,7 +42,7 @@ def hardware(rack: RackAccess | None) -> HardwareBackend:
 def backend(name: str, rack: RackAccess | None = None, engine: str = "") -> Backend:
     """Return a new backend. Backends that run on no rack ignore `rack`.
 
-    `engine` is one of `core.engines`, "" for the backend's own default.
+    `engine` is one of `core.engines`, "" for the backend's only one.
 
     Raises InputError for an unknown name, and if `rack` is missing; NotReadyError if libraries of
     the backend are missing.
@@ -58,11 +58,11 @@ def backend(name: str, rack: RackAccess | None = None, engine: str = "") -> Back
             "name the rack's Ansible inventory with --inventory, or in CLOSLOOP_INVENTORY; "
             "`closloop rack up` makes a virtual one",
         )
-    module, _, implementation = own.implementation.partition(":")
+    of_engine = own.in_process_implementation if engine == PROCESS else own.implementation
+    module, _, implementation = of_engine.partition(":")
     with needs(f"the {name} backend", own.extra):
         made = getattr(import_module(module), implementation)
-    options = {"engine": engine} if engine else {}
-    found: Backend = made(rack.inventory, rack.secrets) if own.on_rack and rack else made(**options)
+    found: Backend = made(rack.inventory, rack.secrets) if own.on_rack and rack else made()
     return found
 
 
@@ -88,3 +88,17 @@ def engine_for(
     from orchestration.backends.emulated.engines import chosen_engine
 
     return chosen_engine(trials, testbeds, requested, tuner)
+
+
+def check_policies(trials: Sequence[TrialSpec], engine: str) -> None:
+    """Try the users' congestion controls that trials name, which takes a second each.
+
+    Raises InputError if the engine refuses one, NotReadyError if it cannot be tried.
+    """
+    if not any(trial.host.roce is not None and trial.host.roce.program for trial in trials):
+        return
+    if engine == PROCESS:
+        return
+    from orchestration.backends.emulated import bpf_programs
+
+    bpf_programs.check_policies(trials)

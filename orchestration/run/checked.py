@@ -18,7 +18,7 @@ from orchestration.campaign.unresponsive import UnresponsiveConditions, unrespon
 from orchestration.campaign.unused import unused_in_campaign
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.condition import TUNER
-from orchestration.core.engines import ONE_ENGINE, PROCESS, EngineChoice
+from orchestration.core.engines import ONE_ENGINE, EngineChoice
 from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import ECMP
@@ -26,7 +26,7 @@ from orchestration.core.repeats import StoppingRule
 from orchestration.core.signals import BY_KEY, Need
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.backend_factory import engine_for
+from orchestration.run.backend_factory import check_policies, engine_for
 from traffic.schedule import make_schedule
 from tuners.registry import create
 
@@ -91,12 +91,8 @@ def checked(
     unresponsive = unresponsive_conditions(campaign.trials, campaign.testbeds)
     raise_any(unresponsive.problems(campaign.location_of_tuner))
     choice = engine_for(campaign.trials, campaign.testbeds, engine)
-    nics = (trial.host.roce for trial in campaign.trials)
-    has_policies = any(nic is not None and nic.program for nic in nics)
-    if with_policies and has_policies and choice.engine != PROCESS:
-        from orchestration.backends.emulated.bpf_programs import check_policies
-
-        check_policies(campaign.trials)
+    if with_policies:
+        check_policies(campaign.trials, choice.engine)
     return CheckedCampaign(
         **{**vars(campaign), "repeats": rule, "engine": choice},
         unresponsive_conditions=unresponsive,

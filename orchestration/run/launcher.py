@@ -133,7 +133,7 @@ def run_campaign(
     for testbed, trials in _by_testbed(todo, campaign.testbeds):
         executor.check(backend, testbed, jobs, trials)
     check_disk(out, todo, campaign.testbeds)
-    engine = backend.engine_facts() if isinstance(backend, HasEngines) and backend.engine else {}
+    engine = backend.engine_facts(todo) if todo and isinstance(backend, HasEngines) else {}
     compare = campaign.question.compare
     rounds = Rounds(campaign.cells, campaign.trials, campaign.repeats, compare)
     with folder:

@@ -1,9 +1,8 @@
-"""The emulated backend: runs each trial in its process, in a guest, or on this machine's kernel.
+"""The emulated backend with kernels: each trial in a guest, or on this machine's own kernel.
 
 A guest is a booted virtual-time kernel: a user-mode Linux whose clock advances only when the
-emulated devices have done their work. Trials that need no kernel run in closloop's packet engine,
-in their own process (`engines` chooses). Trials in real time run in network namespaces of the
-machine's own kernel instead.
+emulated devices have done their work. Trials in real time run in network namespaces of the
+machine's own kernel instead. Trials that need no kernel run in the process: `process_backend`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from inventory.rack import scaled
 from orchestration.backends.common.dilation import dilated_trial
 from orchestration.backends.common.linux import with_dctcp_program
 from orchestration.backends.common.machine_monitor import bound_shapers_late_ns
-from orchestration.backends.emulated import bpf_programs, in_process, memory
+from orchestration.backends.emulated import bpf_programs, memory
 from orchestration.backends.emulated.fabric import check_supported, fault_steps, plan_fabric
 from orchestration.backends.emulated.job import Job, read_result, write_job
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_on_host_kernel
@@ -30,7 +29,6 @@ from orchestration.backends.emulated.real_time import (
     real_time_findings,
 )
 from orchestration.backends.emulated.remote_tuner import TunerServer
-from orchestration.core.engines import KERNEL, PROCESS, engine_facts
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.marking_probability import MarkingProbability
@@ -48,15 +46,12 @@ _MAX_SETTINGS_COMPARED = 20
 class EmulatedBackend:
     """Runs trials in virtual time, each in a guest of its own, or in real time on this kernel.
 
-    If `engine` is `PROCESS`, it runs them in their own process instead: give it only trials that
-    can run there (`engines.chosen_engine`). With `flow_table`, switches keep a flow table even if
-    the tuner does not observe its signals.
+    With `flow_table`, switches keep a flow table even if the tuner does not observe its signals.
     """
 
     name = "emulated"
 
-    def __init__(self, *, flow_table: bool = False, engine: str = "") -> None:
-        self.engine = engine
+    def __init__(self, *, flow_table: bool = False) -> None:
         self._flow_table = flow_table
         # The parts that the machine's own kernel lacks; None until that was tried.
         self._lacks: tuple[str, ...] | None = None
@@ -64,14 +59,9 @@ class EmulatedBackend:
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        In the process, the packet engine's library takes the kernel's place. With `fabric: linux`,
-        a tuner that observes flows also needs the compiled flow table. Policies that trials name
-        are loaded once; raises InputError if the kernel refuses one.
+        With `fabric: linux`, a tuner that observes flows also needs the compiled flow table.
+        Policies that trials name are loaded once; raises InputError if the kernel refuses one.
         """
-        if self.engine == PROCESS:
-            in_process.facts()
-            memory.require_processes(testbed, jobs)
-            return
         check_supported(testbed)
         bpf_programs.check_flow_tables(trials)
         if real := [trial for trial in trials if trial.clock == REAL]:
@@ -84,26 +74,22 @@ class EmulatedBackend:
         _prepare(testbed, trials)
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
-        """Return the memory of a trial's guest or process with so many flows."""
-        if self.engine == PROCESS:
-            return memory.process_memory_bytes(testbed, flows, trial)
+        """Return the memory of a trial's guest with so many flows."""
         return memory.trial_memory_bytes(trial, testbed, flows)
 
     def bundle(self) -> TrialBundle:
         """Return the kernel and the compiled BPF programs, as files for another machine.
 
-        In the process it is the packet engine's library. That machine needs no compiler. Raises
-        NotReadyError without a kernel or a library.
+        That machine needs no compiler. Raises NotReadyError without a kernel.
         """
-        if self.engine == PROCESS:
-            return in_process.bundle()
         return bpf_programs.cached_bundle()
 
-    def engine_facts(self) -> dict[str, Any]:
-        """Return the facts about the engine. Raises NotReadyError as `check` does."""
-        if self.engine == PROCESS:
-            return in_process.facts()
-        return engine_facts(KERNEL, require_kernel().hash)
+    def engine_facts(self, trials: Sequence[TrialSpec]) -> dict[str, Any]:
+        """Return the facts about the kernel of guests; none for trials in real time.
+
+        Raises NotReadyError without a kernel.
+        """
+        return {} if any(trial.clock == REAL for trial in trials) else require_kernel().facts
 
     def run(self, run: TrialRun) -> TrialRecord:
         """Run one trial; raise TrialError with the end of the guest's console if it fails.
@@ -111,10 +97,6 @@ class EmulatedBackend:
         Raises NotReadyError before the trial starts if the machine lacks the memory. If a tuner is
         given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
-        if self.engine == PROCESS:
-            from orchestration.backends.emulated.process_rig import run_in_process
-
-            return run_in_process(run)
         run = replace(run, trial=bpf_programs.with_compiled_policy(run.trial))
         trial, tuner = run.trial, run.tuner
         kernel = self._kernel(run)
@@ -185,7 +167,7 @@ class EmulatedBackend:
             kernel = require_kernel()
             memory_bytes = memory.require_memory(trial, testbed, len(run.schedule))
             start = partial(run_guest, kernel, run.folder, memory_bytes)
-            return _TrialKernel(start, {"clock": "virtual", **engine_facts(KERNEL, kernel.hash)})
+            return _TrialKernel(start, {"clock": "virtual", **kernel.facts})
         if self._lacks is None:
             self._lacks = check_host_kernel(testbed, 1, [trial])
         lacks = self._lacks

@@ -95,5 +95,6 @@ CAPABILITIES = Capabilities(
     (_OWN, _LINUX, _REAL_TIME),
     "orchestration.backends.emulated.backend:EmulatedBackend",
     in_process=_IN_PROCESS,
+    in_process_implementation="orchestration.backends.emulated.process_backend:ProcessBackend",
     former_hop="a packet sent by a switch port, as an earlier version counted",
 )
