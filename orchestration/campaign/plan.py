@@ -21,7 +21,8 @@ from inventory.routing import PathTable, roce_flows
 from orchestration.campaign.deliverable_load import DeliverableLoad, deliverable_loads
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.unused import UnusedIn, unused_in_campaign
-from orchestration.core.capabilities import Pace, mode_of
+from orchestration.core.capabilities import Pace, pace_of
+from orchestration.core.engines import engine_of
 from orchestration.core.errors import ClosloopError
 from orchestration.core.records import Schedule
 from orchestration.core.topology import Testbed
@@ -93,12 +94,13 @@ class Plan:
         return max(*each_s, sum(each_s) / self.jobs, 0.0)
 
 
-def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
+def make_plan(campaign: Campaign, jobs: int, runs: Path, engine: str = "") -> Plan:
     """Return the plan of a campaign, with `jobs` (1 or more) trials side by side.
 
-    Earlier results beneath the folder `runs` correct the estimates.
+    `engine` is where its trials run (`core.engines`), "" if their backend has only one. Earlier
+    results beneath the folder `runs` correct the estimates.
     """
-    estimator = _Estimator(campaign.testbeds)
+    estimator = _Estimator(campaign.testbeds, engine)
     factor, earlier = _correction(estimator, campaign.trials[0], runs)
     trials = tuple(estimator.estimate(trial, factor) for trial in campaign.trials)
     each_s = [trial.wall_s for trial in trials]
@@ -140,7 +142,8 @@ class _Estimator:
     `testbeds` has the campaign's testbeds by name; those of earlier trials are loaded when needed.
     """
 
-    def __init__(self, testbeds: Mapping[str, Testbed]) -> None:
+    def __init__(self, testbeds: Mapping[str, Testbed], engine: str) -> None:
+        self.engine = engine
         self._testbed = cache(lambda name: testbeds.get(name) or load_testbed(name))
         self._paths = cache(lambda name: PathTable(self._testbed(name)))
         self._slowest_bps = cache(lambda name: _slowest_bps(self._testbed(name)))
@@ -161,7 +164,7 @@ class _Estimator:
             offered_bytes=int(schedule.size_bytes.sum()),
             packet_hops=hops.tcp + hops.roce,
             latest_ns=trial.duration_ns + trial.drain_ns,
-            wall_s=factor * wall_s(trial, testbed, len(schedule), hops, end_ns),
+            wall_s=factor * wall_s(trial, testbed, len(schedule), hops, end_ns, self.engine),
             disk_bytes=disk_bytes(trial, testbed, len(schedule), end_ns),
         )
 
@@ -170,7 +173,7 @@ class _Estimator:
         return self._schedule_and_hops(trial, testbed)[0]
 
     def _schedule_and_hops(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, PacketHops]:
-        acks = mode_of(trial).pace.acks
+        acks = pace_of(trial, self.engine).acks
         times = (trial.duration_ns, trial.warm_up_ns)
         key = (trial.testbed, trial.traffic, trial.seed, times, trial.host, acks)
         if key not in self._traffic:
@@ -195,11 +198,18 @@ def disk_bytes(trial: TrialSpec, testbed: Testbed, flows: int, end_ns: int) -> i
     return TRIAL_BYTES + FLOW_BYTES * flows + end_ns // trial.sample_period_ns * row_bytes
 
 
-def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: PacketHops, end_ns: int) -> float:
+def wall_s(
+    trial: TrialSpec,
+    testbed: Testbed,
+    flows: int,
+    hops: PacketHops,
+    end_ns: int,
+    engine: str = "",
+) -> float:
     """Return the estimated wall time on one core of a trial that ends at `end_ns`, in s."""
     if trial.clock == REAL:
         return _REAL_TIME_OVERHEAD_S + end_ns / 1e9
-    pace = mode_of(trial).pace
+    pace = pace_of(trial, engine)
     took_s = hops.wall_s(pace) + pace.device_s * len(testbed.devices) + pace.flow_s * flows
     if trial.tuner.params.get("online"):
         took_s += _ONLINE_S + _ONLINE_DECISION_S * trial.duration_ns / trial.action_period_ns
@@ -209,11 +219,11 @@ def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: PacketHops, end
 def _correction(estimator: _Estimator, like: TrialSpec, runs: Path) -> tuple[float, int]:
     """Return by which factor earlier trials took longer than estimated, and how many they are.
 
-    Trials count if they ran on the backend and the clock of the trial `like`.
+    Trials count if they ran on the backend and the clock of the trial `like`, in its engine.
     """
     took_s = estimated_s = 0.0
     count = 0
-    for trial, wall_s in islice(_earlier(like, runs), MAX_EARLIER):
+    for trial, wall_s in islice(_earlier(like, runs, estimator.engine), MAX_EARLIER):
         try:
             estimated_s += estimator.estimate(trial).wall_s
         except (ClosloopError, ValueError):
@@ -223,8 +233,10 @@ def _correction(estimator: _Estimator, like: TrialSpec, runs: Path) -> tuple[flo
     return (took_s / estimated_s if count else 1.0), count
 
 
-def _earlier(like: TrialSpec, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
+def _earlier(like: TrialSpec, runs: Path, engine: str) -> Iterator[tuple[TrialSpec, float]]:
     """Yield finished trials with the backend and clock of `like`, with their wall time in s.
+
+    If an `engine` is given, they ran in that.
 
     The newest one comes first.
     """
@@ -232,8 +244,10 @@ def _earlier(like: TrialSpec, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
     for path in files:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            trial, wall_s = TrialSpec.from_json(data["spec"]), float(data["facts"]["wall_s"])
+            trial, facts = TrialSpec.from_json(data["spec"]), data["facts"]
+            wall_s, own_engine = float(facts["wall_s"]), engine_of(facts)[0]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it is from another version, and the estimate does not need it
-        if (trial.backend, trial.clock) == (like.backend, like.clock) and wall_s > 0:
+        alike = (trial.backend, trial.clock) == (like.backend, like.clock)
+        if alike and wall_s > 0 and engine in ("", own_engine):
             yield trial, wall_s

@@ -25,6 +25,12 @@ On = Annotated[str | None, "--on", "The backend: emulated, fluid, simulated or h
 Clock = Annotated[
     str | None, "--clock", "The emulated backend's time: virtual, or real on this machine's kernel."
 ]
+In = Annotated[
+    str,
+    "--in",
+    "Where emulated trials run: process, or kernel (the virtual-time kernel); default: the process "
+    "if all of them can.",
+]
 Scale = Annotated[
     str | None,
     "--scale",

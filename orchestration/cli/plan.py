@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestration.cli.options import (
     Clock,
+    In,
     InventoryOption,
     Jobs,
     Json,
@@ -20,7 +21,7 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.plan_text import cautions_of, print_plan
-from orchestration.cli.run import rack_access, with_chosen_scale, with_rack_scale
+from orchestration.cli.run import RunOptions, rack_access, with_chosen_scale, with_rack_scale
 from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.errors import InputError
 
@@ -47,6 +48,7 @@ def plan(
     repeats: Repeats = None,
     jobs: Jobs = 0,
     out: Out = Path("runs"),
+    engine: In = "",
     as_json: Json = False,
 ) -> None:
     """Show what a campaign would run, in which order, and how long it would take.
@@ -70,7 +72,8 @@ def plan(
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_access(campaign, inventory, passwords)
     campaign = with_chosen_scale(with_rack_scale(campaign, rack), scale)
-    show_plan(campaign, rack, jobs, out, as_json=as_json, bounds=bounds)
+    running = RunOptions(out, jobs, engine=engine, as_json=as_json)
+    show_plan(campaign, rack, running, bounds)
 
 
 def show_bounds(bounds: Bounds, file: Path, *, as_json: bool) -> None:
@@ -93,13 +96,10 @@ def show_bounds(bounds: Bounds, file: Path, *, as_json: bool) -> None:
 def show_plan(
     campaign: Campaign,
     rack: RackAccess | None,
-    jobs: int,
-    out: Path,
-    *,
-    as_json: bool,
+    running: RunOptions,
     bounds: Bounds | None = None,
 ) -> None:
-    """Show a campaign's plan and, with a `rack`, what its switches offer.
+    """Show the plan of a campaign that is run so and, with a `rack`, what its switches offer.
 
     `bounds` are shown with JSON only. Raises InputError for a campaign that cannot run.
     """
@@ -107,15 +107,15 @@ def show_plan(
     from orchestration.run.backend_factory import hardware
     from orchestration.run.checked import checked
 
-    campaign = checked(campaign, with_policies=True)
+    campaign = checked(campaign, with_policies=True, engine=running.engine)
     offers: list[dict[str, Any]] | None = None
     if rack is not None:
         testbed = campaign.testbeds[campaign.trials[0].testbed]
         offers = hardware(rack).offers(campaign.trials, testbed)
     cores = 1 if campaign.runs_one_at_a_time else len(os.sched_getaffinity(0))
-    made = make_plan(campaign, jobs or cores, out)
-    sizes = _adaptive_sizes(campaign, made, out)
-    if not as_json:
+    made = make_plan(campaign, running.jobs or cores, running.out, campaign.engine.engine)
+    sizes = _adaptive_sizes(campaign, made, running.out)
+    if not running.as_json:
         print_plan(campaign, made, sizes, offers or [])
         return
     conditions = campaign.unresponsive_conditions.conditions
@@ -213,6 +213,8 @@ def _as_json(campaign: CheckedCampaign, made: Plan) -> dict[str, Any]:
         "file": str(campaign.path),
         "question": campaign.comparison.to_json(),
         "backend": campaign.trials[0].backend,
+        "engine": campaign.engine.engine or None,
+        "engine_reason": campaign.engine.reason or None,
         "jobs": made.jobs,
         "wall_s": round(made.wall_s, 3),
         "disk_bytes": made.disk_bytes,

@@ -31,7 +31,7 @@ def print_plan(
     from orchestration.campaign.rotation import describe_rotation
 
     show(_cells(campaign, made), _total(made) if sizes is None else _adaptive_total(made, sizes))
-    show(campaign.comparison.sentence)
+    show(*filter(None, (campaign.engine.sentence, campaign.comparison.sentence)))
     cautions = (
         *campaign.unresponsive_conditions.sentences,
         *(one.sentence for one in made.unused_settings),

@@ -12,6 +12,7 @@ import typer
 from orchestration.cli.options import (
     Clock,
     ClusterOption,
+    In,
     InventoryOption,
     Jobs,
     Json,
@@ -45,7 +46,22 @@ class RunOptions:
     fresh: Annotated[bool, "Move earlier results aside, and start again."] = False
     report: Annotated[bool, "--report/--no-report", "Report the results at the end."] = True
     cluster: ClusterOption = ""
+    engine: In = ""
     as_json: Json = False
+
+    def check(self, campaign: Campaign) -> CheckedCampaign:
+        """Return a campaign that was checked, and print what a user should know before it runs.
+
+        Raises InputError for a campaign that cannot run.
+        """
+        from orchestration.run.checked import checked
+
+        checked_campaign = checked(campaign, engine=self.engine)
+        if not self.jobs and any(trial.clock for trial in checked_campaign.trials):
+            typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
+        for text in checked_campaign.notices():
+            typer.echo(text, err=True)
+        return checked_campaign
 
     def run(
         self,
@@ -148,24 +164,9 @@ def run(
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_access(campaign, inventory, passwords)
     campaign = with_chosen_scale(with_rack_scale(campaign, rack), scale)
-    summary = running.run(check_and_announce(campaign, running.jobs), rack, watch=watch, sink=sink)
+    summary = running.run(running.check(campaign), rack, watch=watch, sink=sink)
     running.show(summary)
     raise typer.Exit(summary.exit_code)
-
-
-def check_and_announce(campaign: Campaign, jobs: int) -> CheckedCampaign:
-    """Return a campaign that was checked, and print what a user should know before it runs.
-
-    `jobs` is the option --jobs. Raises InputError for a campaign that cannot run.
-    """
-    from orchestration.run.checked import checked
-
-    checked_campaign = checked(campaign)
-    if not jobs and any(trial.clock for trial in checked_campaign.trials):
-        typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
-    for text in checked_campaign.notices():
-        typer.echo(text, err=True)
-    return checked_campaign
 
 
 def rack_access(

@@ -12,6 +12,7 @@ __all__ = [
     "condition",
     "congestion",
     "csv_columns",
+    "engines",
     "errors",
     "files",
     "knobs",

@@ -14,6 +14,7 @@ from typing import Literal
 
 from orchestration.core import plugins
 from orchestration.core.congestion import TCP_CONTROLS, mark_answer, roce_controls
+from orchestration.core.engines import PROCESS
 from orchestration.core.ports import Offer
 from orchestration.core.signals import DERIVED, FLOW_TABLE
 from orchestration.core.trial import REAL, ClockName, TrialSpec
@@ -54,10 +55,11 @@ class Mode(Offer):
         (`Signal.needs`); `recorded` ones are only in the trial's tables. Counters may be up to
         `counters_late_ns` old.
     set: `knobs`, `programs` on devices, the hosts' `tcp_controls` and `loss_detections`, RoCE NICs
-        (`has_roce`), whether ports mark arriving or departing packets (`marks`), by which rule
-        switches choose paths (`load_balancing`), buffers that a switch's ports share
-        (`shared_buffers`), several queues at a port (`classes`), and users' own congestion controls
-        in files with one of the suffixes in `policies`.
+        (`has_roce`; with `nic_controls`, these congestion controls only), whether ports mark
+        arriving or departing packets (`marks`), by which rule switches choose paths
+        (`load_balancing`), buffers that a switch's ports share (`shared_buffers`), several queues
+        at a port (`classes`), and users' own congestion controls in files with one of the suffixes
+        in `policies`.
     send: TCP flows come from sockets, RoCE flows from the NICs. Only RoCE flows can be long-lived
         or sampled. With `programs_send`, programs on hosts can send flows too.
     break: links can fail, with `faults`.
@@ -78,6 +80,7 @@ class Mode(Offer):
     pace: Pace = Pace(0.0, 1.0, 0.0)
     tcp_controls: tuple[str, ...] = TCP_CONTROLS
     has_roce: bool = False
+    nic_controls: tuple[str, ...] | None = None
     loss_detections: tuple[str, ...] = ("rack",)
     marks: tuple[str, ...] = ("arrivals",)
     load_balancing: tuple[str, ...] = ()
@@ -96,6 +99,8 @@ class Mode(Offer):
     @property
     def controls(self) -> tuple[str, ...]:
         """The hosts' congestion controls. RoCE NICs have all that installed packages offer."""
+        if self.nic_controls is not None:
+            return (*self.tcp_controls, *self.nic_controls)
         return (*self.tcp_controls, *(roce_controls() if self.has_roce else ()))
 
     def may_answer_marks(self, control: str) -> bool:
@@ -111,11 +116,13 @@ class Capabilities:
     """A backend and its modes.
 
     If a campaign names no fabric, the first mode that has the hosts' congestion control is used.
-    `name` is also the name of the entry point. `implementation` is the backend's class, as
-    `module:name`; it is "" for imported results, which no backend runs. `extra` is the extra of the
-    closloop package that installs its libraries. With `on_rack`, it needs an inventory.
-    `former_hop` describes what trials of version 0.1, whose files do not say it, counted as a
-    packet-hop.
+    `in_process` is what its packet engine can do without a kernel, a part of what one of the modes
+    can; None if the backend has one engine only (`core.engines`). `in_process_implementation` is
+    the class that runs trials in it. `name` is also the name of the entry point. `implementation`
+    is the backend's class, as `module:name`; it is "" for imported results, which no backend runs.
+    `extra` is the extra of the closloop package that installs its libraries. With `on_rack`, it
+    needs an inventory. `former_hop` describes what trials of version 0.1, whose files do not say
+    it, counted as a packet-hop.
     """
 
     name: str
@@ -123,6 +130,8 @@ class Capabilities:
     implementation: str = ""
     extra: str = ""
     on_rack: bool = False
+    in_process: Mode | None = None
+    in_process_implementation: str = ""
     former_hop: str = "as an earlier version counted"
 
     @property
@@ -175,6 +184,12 @@ def capabilities(backend: str) -> Capabilities:
 def mode_of(trial: TrialSpec) -> Mode:
     """Return the mode in which a trial runs."""
     return capabilities(trial.backend).mode(trial.fabric.kind, trial.clock)
+
+
+def pace_of(trial: TrialSpec, engine: str) -> Pace:
+    """Return the speed at which a trial runs in an engine, "" if its backend has only one."""
+    in_process = capabilities(trial.backend).in_process
+    return in_process.pace if engine == PROCESS and in_process else mode_of(trial).pace
 
 
 def backends(has: Callable[[Mode], bool] = lambda mode: True) -> list[Capabilities]:

@@ -200,6 +200,14 @@ class Backend(Protocol):
         """Run one trial; raise TrialError if it fails."""
 
 
+@runtime_checkable
+class HasEngines(Protocol):
+    """A backend that has several engines (`core.engines`), and runs trials in one of them."""
+
+    def engine_facts(self, trials: Sequence[TrialSpec]) -> Mapping[str, Any]:
+        """Return the facts about the engine of these trials. Raises NotReadyError without it."""
+
+
 @dataclass(frozen=True)
 class TrialBundle:
     """The files of this machine's cache folder that trials need in order to run elsewhere.

@@ -24,6 +24,7 @@ from orchestration.core.units import (
     parse_duration_ns,
     parse_size_bytes,
 )
+from orchestration.replay.engines import check_version
 from orchestration.replay.traces import actions_of
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import Columns
@@ -259,3 +260,4 @@ def check_repeatable(trial: TrialResult) -> None:
     if not trial.stamp.valid:
         reasons = "; ".join(reason.text for reason in trial.stamp.reasons)
         raise InputError.single(where, f"the trial is invalid: {reasons}", "choose a valid trial")
+    check_version(trial)

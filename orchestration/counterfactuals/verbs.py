@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.cli.run import RunOptions, check_and_announce
+from orchestration.cli.run import RunOptions
 from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.machine import limit_numpy_threads
 from orchestration.counterfactuals.question import CreditRequest, Question
+
+if TYPE_CHECKING:
+    from orchestration.results.reader import TrialResult
 
 # The exit code if the trial, run again unchanged, differs from its parent.
 _NOT_REPEATED = 1
@@ -39,7 +45,8 @@ def whatif(*, question: Question, running: RunOptions) -> None:
     for note in prepared.replay.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(f"campaign: {prepared.replay.file}", err=True)
-    summary = running.run(check_and_announce(load_campaign(prepared.replay.file), running.jobs))
+    running = _in_engine_of(prepared.decisions.trial, running)
+    summary = running.run(running.check(load_campaign(prepared.replay.file)))
     if summary.failed:
         running.show(summary)
         raise typer.Exit(summary.exit_code)
@@ -87,7 +94,8 @@ def credit(*, request: CreditRequest, running: RunOptions) -> None:
     with Phases() as phases:
         phases.phase(f"Reading {len(plan.cases)} counterfactuals")
         campaign = load_campaign(plan.replay.file)
-    summary = running.run(check_and_announce(campaign, running.jobs))
+    running = _in_engine_of(plan.decisions.trial, running)
+    summary = running.run(running.check(campaign))
     with Phases() as phases:
         phases.phase("Ranking")
         analysis = measure(plan, summary.folder)
@@ -105,3 +113,10 @@ def credit(*, request: CreditRequest, running: RunOptions) -> None:
         show(*credit_blocks(analysis, request.max_shown))
     typer.echo(f"page: {summary.folder / PAGE_FILE}, {CSV_FILE} and {JSON_FILE}", err=True)
     raise typer.Exit(_NOT_REPEATED if analysis.differing else summary.exit_code)
+
+
+def _in_engine_of(trial: TrialResult, running: RunOptions) -> RunOptions:
+    """Return the options with the engine in which the trial repeats to the bit."""
+    from orchestration.replay.engines import engine_to_repeat
+
+    return replace(running, engine=engine_to_repeat(trial, running.engine))

@@ -24,6 +24,7 @@ from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import Action, Observation, Schedule, Setup, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec
+from orchestration.run.backend_factory import engine_for
 from tuners.base import BaseTuner
 
 
@@ -59,6 +60,11 @@ class EpisodeSource:
                     "make `duration` longer or `action_period` shorter",
                 )
         self.reseed(seed)
+
+    def engine(self, observes: Collection[str], knobs: Collection[str]) -> str:
+        """Return the engine of its trials (`core.engines`), given what agents observe and set."""
+        testbeds = {self._trials[0].testbed: self.testbed}
+        return engine_for(self._trials, testbeds, tuner=_Bridge(Setup(), observes, knobs)).engine
 
     def reseed(self, seed: int) -> None:
         """Start the sequence of episodes anew, as it follows from `seed`."""

@@ -118,7 +118,6 @@ class FabricEpisodes:
                 "history", f"{settings.history} readings are nothing to observe", "use 1 or more"
             )
         self._source = EpisodeSource(source, backend, seed)
-        self._backend = backend_factory.backend(self._source.backend)
         self._settings = settings
         self._episode: Episode | None = None
         self.deterministic = self._source.deterministic
@@ -126,8 +125,13 @@ class FabricEpisodes:
         knob = self._knob = knob_named(settings.knob)
         if knob.name not in self._source.mode.knobs:
             raise InputError.single(
-                "knob", f"{self._backend.name} has no {knob.name!r}", "choose another backend"
+                "knob", f"{self._source.backend} has no {knob.name!r}", "choose another backend"
             )
+        self._start = registry.create(settings.start or TunerSpec("secn1"))
+        self._observes = observed_by(settings.features)
+        self._knobs = {*self._start.knobs, knob.name}
+        engine = self._source.engine(self._observes, self._knobs)
+        self._backend = backend_factory.backend(self._source.backend, engine=engine)
         default = graphcc_templates() if knob is ECN else grid(knob, self.testbed)
         self.templates: ActionSpace = settings.templates or default
         self.labels = targets(self.testbed, knob.scope)
@@ -145,7 +149,6 @@ class FabricEpisodes:
             self._source.reseed(seed)
         trial = self._source.next()
         self._backend.check(self.testbed, 1)
-        start = registry.create(self._settings.start or TunerSpec("secn1"))
         self._window = self._new_window()
         self._period_ns = trial.action_period_ns
         self._decisions_left = trial.duration_ns // trial.action_period_ns
@@ -155,9 +158,9 @@ class FabricEpisodes:
             trial,
             self.testbed,
             make_schedule(trial, self.testbed),
-            start.reset(self.testbed, trial.seed),
-            observes=observed_by(self._settings.features),
-            knobs={*start.knobs, self._knob.name},
+            self._start.reset(self.testbed, trial.seed),
+            observes=self._observes,
+            knobs=self._knobs,
         )
         step = self._advance(self._episode.first)
         if step.terminated:

@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from orchestration.core.engines import KERNEL as KERNEL_ENGINE
+from orchestration.core.engines import engine_facts
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import KERNEL, cache_folder, packaged_folder
 from orchestration.kernel.fetch import version_key
@@ -65,6 +68,11 @@ class Kernel:
     version: str
     hash: str
     manifest: Manifest | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts about the kernel that the records of its trials have."""
+        return engine_facts(KERNEL_ENGINE, self.hash)
 
 
 def kernel_folder() -> Path:

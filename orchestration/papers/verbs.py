@@ -16,6 +16,7 @@ from orchestration.cli.options import (
     Campaigns,
     ClusterOption,
     Group,
+    In,
     Jobs,
     Json,
     Page,
@@ -23,11 +24,12 @@ from orchestration.cli.options import (
     Runs,
     verb,
 )
-from orchestration.cli.run import RunOptions, backend_named, check_and_announce
+from orchestration.cli.run import RunOptions, backend_named
 from orchestration.cli.terminal import Phases, print_json, write_page
 from orchestration.core.machine import limit_numpy_threads
 from orchestration.render.table import table
 from orchestration.render.terminal import show
+from orchestration.run.backend_factory import engine_for
 from orchestration.run.launcher import executor_named
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class _Options:
     repeats: Repeats = None
     cluster: ClusterOption = ""
     backend: Annotated[str | None, "--on", "The backend to run on: emulated or fluid."] = None
+    engine: In = ""
     replace: Annotated[
         bool, "Move away finished trials that the campaign files no longer describe."
     ] = False
@@ -71,7 +74,8 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
     rows = []
     total_s = 0.0
     for name, campaign in load_campaigns(campaigns, []).items():
-        plan = make_plan(campaign, side_by_side, runs)
+        engine = engine_for(campaign.trials, campaign.testbeds).engine
+        plan = make_plan(campaign, side_by_side, runs, engine)
         done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
         total_s += plan.wall_s
         trials, minutes = str(len(campaign.trials)), f"{plan.wall_s / 60:.1f} min"
@@ -96,9 +100,8 @@ def run_papers(options: _Options) -> None:
     chosen = load_campaigns(
         options.campaigns, options.names or [], backend=options.backend, repeats=options.repeats
     )
-    code = run_all(
-        chosen, options.runs, options.jobs, replace=options.replace, cluster=options.cluster
-    )
+    running = RunOptions(options.runs, options.jobs, cluster=options.cluster, engine=options.engine)
+    code = run_all(chosen, running, replace=options.replace)
     typer.echo(f"next: closloop papers results --runs {options.runs}", err=True)
     raise typer.Exit(code)
 
@@ -156,25 +159,17 @@ def fidelity(
     check_outputs([output], [notes, *campaigns.glob("*.y*ml"), *recorded_files([runs])])
     sides: list[str] = [backend_named(reference), backend_named(against)]
     chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}
-    code = max(run_all(chosen[side], runs / side, jobs) for side in sides)
+    code = max(run_all(chosen[side], RunOptions(runs / side, jobs)) for side in sides)
     with Phases() as phases:
         folders = {name: [runs / side / name for side in sides] for name in chosen[sides[0]]}
         write_page(fidelity_page(folders, notes, phases.phase, phases.step), output)
     raise typer.Exit(code)
 
 
-def run_all(
-    campaigns: dict[str, Campaign],
-    runs: Path,
-    jobs: int,
-    *,
-    replace: bool = False,
-    cluster: str = "",
-) -> int:
+def run_all(campaigns: dict[str, Campaign], running: RunOptions, *, replace: bool = False) -> int:
     """Run campaigns one after the other; return the highest of their exit codes.
 
     With `replace`, finished trials that the campaign files no longer describe are moved away first.
-    The trials run on this machine or, if it is not "", on the Ray cluster at address `cluster`.
     """
     limit_numpy_threads()
 
@@ -185,13 +180,13 @@ def run_all(
 
     code = finished = 0
     begin_s = time.monotonic()
-    with executor_named(cluster) as executor:
+    with executor_named(running.cluster) as executor:
         for number, campaign in enumerate(campaigns.values(), start=1):
-            if replace and (count := move_stale_trials(campaign, runs)):
+            if replace and (count := move_stale_trials(campaign, running.out)):
                 text = f"{campaign.name}: moved away {count} trials of earlier settings"
                 typer.echo(text, err=True)
             typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
-            summary = RunOptions(runs, jobs).run_on(executor, check_and_announce(campaign, jobs))
+            summary = running.run_on(executor, running.check(campaign))
             show(summary_table(summary), file=sys.stderr)
             code = max(code, summary.exit_code)
             finished += summary.finished

@@ -5,7 +5,7 @@ Must not import: orchestration.bench, orchestration.papers, orchestration.search
 
 from orchestration.core.verb import EXPERIMENTS, Verb
 
-__all__ = ["VERBS", "build", "campaign_file", "request", "specs", "traces"]
+__all__ = ["VERBS", "build", "campaign_file", "engines", "request", "specs", "traces"]
 
 VERBS = (
     Verb(

@@ -16,7 +16,7 @@ from orchestration.core.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_lines, parse_rate, with_rates, write_testbed
 from orchestration.replay.request import ReplayRequest
 from orchestration.replay.specs import ReplaySpec, replay_specs
-from orchestration.results.reader import finished_trials
+from orchestration.results.reader import TrialResult, finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
 INPUTS_SUFFIX = ".inputs"
@@ -25,10 +25,14 @@ _NAME_LENGTH = 64
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay that is ready to run: its campaign file, and notes for the user."""
+    """A replay that is ready to run: its campaign file, and notes for the user.
+
+    `trial` is a replayed trial, None for a file of flows.
+    """
 
     file: Path
     notes: tuple[str, ...]
+    trial: TrialResult | None = None
 
 
 def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> tuple[Replay, ...]:
@@ -95,7 +99,7 @@ def write_replay(
     notes = spec.notes
     if spec.testbed is not None and spec.testbed.name != testbed.name:
         notes = (*notes, f"testbed {testbed.name} in place of {spec.testbed.name}")
-    return Replay(target / CAMPAIGN_FILE, notes)
+    return Replay(target / CAMPAIGN_FILE, notes, spec.trial)
 
 
 def _publish(

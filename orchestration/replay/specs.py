@@ -51,6 +51,7 @@ from orchestration.replay.traces import (
     write_actions,
 )
 from orchestration.results.question import read_question
+from orchestration.results.reader import TrialResult
 from traffic.patterns.replay import COLUMNS, read_flows
 from traffic.schedule import class_names
 from tuners.registry import RECORDED
@@ -79,7 +80,8 @@ class ReplaySpec:
 
     `parent` names the replayed run, and `group_label` distinguishes this campaign from the others
     of the same request. `other_tuners` are the tuners besides the recorded actions. `testbed` is
-    the recorded one, None for a file of flows. `write` writes flows and actions into a folder,
+    the recorded one, None for a file of flows; `trial` is a replayed trial, with the same
+    exception. `write` writes flows and actions into a folder,
     given the testbed of the replay and the campaign's name, and returns the campaign.
     """
 
@@ -90,6 +92,7 @@ class ReplaySpec:
     other_tuners: tuple[TunerEntry, ...]
     notes: tuple[str, ...]
     write: Callable[[Path, Testbed, str], ReplayCampaign]
+    trial: TrialResult | None = None
 
 
 def replay_specs(request: ReplayRequest) -> tuple[ReplaySpec, ...]:
@@ -197,6 +200,7 @@ def _replay_spec(
         other_tuners=other_tuners,
         notes=tuple(notes),
         write=write,
+        trial=trial,
     )
 
 

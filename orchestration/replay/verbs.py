@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
 
 from orchestration.cli.options import InventoryOption, Passwords, verb
-from orchestration.cli.run import RunOptions, check_and_announce, rack_access, with_rack_scale
+from orchestration.cli.run import RunOptions, rack_access, with_rack_scale
 from orchestration.core.machine import limit_numpy_threads
 from orchestration.replay.request import ReplayRequest
 
@@ -40,6 +41,7 @@ def replay(
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.replay.build import build_replays
+    from orchestration.replay.engines import engine_of_replay
 
     replays = build_replays(request, running.out, fresh=running.fresh)
     for prepared in replays:
@@ -48,17 +50,24 @@ def replay(
         typer.echo(f"campaign: {prepared.file}", err=True)
     # check all campaigns before running the first
     campaigns = [load_campaign(prepared.file) for prepared in replays]
+    ways = [
+        dataclasses.replace(
+            running,
+            engine=engine_of_replay(prepared.trial, campaign.trials[0].backend, running.engine),
+        )
+        for prepared, campaign in zip(replays, campaigns, strict=True)
+    ]
     rack = rack_access(campaigns[0], inventory, passwords)
     campaigns = [with_rack_scale(campaign, rack) for campaign in campaigns]
     if plan_only:
         from orchestration.cli.plan import show_plan
 
-        for campaign in campaigns:
-            show_plan(campaign, rack, running.jobs, running.out, as_json=running.as_json)
+        for campaign, way in zip(campaigns, ways, strict=True):
+            show_plan(campaign, rack, way)
         return
     exit_code = 0
-    for campaign in campaigns:
-        summary = running.run(check_and_announce(campaign, running.jobs), rack)
+    for campaign, way in zip(campaigns, ways, strict=True):
+        summary = way.run(way.check(campaign), rack)
         running.show(summary)
         exit_code = max(exit_code, summary.exit_code)
     raise typer.Exit(exit_code)

@@ -18,6 +18,7 @@ from orchestration.campaign.unresponsive import UnresponsiveConditions, unrespon
 from orchestration.campaign.unused import unused_in_campaign
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.condition import TUNER
+from orchestration.core.engines import ONE_ENGINE, EngineChoice
 from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import ECMP
@@ -25,6 +26,7 @@ from orchestration.core.repeats import StoppingRule
 from orchestration.core.signals import BY_KEY, Need
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.run.backend_factory import check_policies, engine_for
 from traffic.schedule import make_schedule
 from tuners.registry import create
 
@@ -50,10 +52,12 @@ _LACKING: Mapping[Need, tuple[str, str]] = {
 class CheckedCampaign(Campaign):
     """A campaign that its backend can run. The metrics of its stopping rule have canonical names.
 
-    `unresponsive_conditions` are those in which ECN thresholds have no effect.
+    `unresponsive_conditions` are those in which ECN thresholds have no effect. `engine` is where
+    its trials run, if its backend has several engines.
     """
 
     unresponsive_conditions: UnresponsiveConditions
+    engine: EngineChoice = ONE_ENGINE
 
     @property
     def comparison(self) -> PlannedComparison:
@@ -70,12 +74,15 @@ class CheckedCampaign(Campaign):
         ]
 
 
-def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampaign:
+def checked(
+    campaign: Campaign, *, with_policies: bool = False, engine: str = ""
+) -> CheckedCampaign:
     """Return a campaign that can run.
 
     Raises InputError if its backend lacks what a tuner needs, if its repeats depend on a metric
-    that does not exist, and if its tuners differ in nothing that has an effect. `with_policies`
-    also loads the user's congestion-control programs into a guest's kernel, one second each.
+    that does not exist, if its tuners differ in nothing that has an effect, and if it cannot run
+    in the `engine` that was requested. `with_policies` also loads the user's congestion-control
+    programs into a guest's kernel, one second each.
     """
     if not all(map(METRICS.canonical, campaign.question.judge)):
         known_judges(campaign.question.judge, read(campaign.path).where(("judge",)))
@@ -83,13 +90,12 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     check_fit(campaign.trials, campaign.testbeds, campaign.location_of_tuner)
     unresponsive = unresponsive_conditions(campaign.trials, campaign.testbeds)
     raise_any(unresponsive.problems(campaign.location_of_tuner))
-    nics = (trial.host.roce for trial in campaign.trials)
-    if with_policies and any(nic is not None and nic.program for nic in nics):
-        from orchestration.backends.emulated.bpf_programs import check_policies
-
-        check_policies(campaign.trials)
+    choice = engine_for(campaign.trials, campaign.testbeds, engine)
+    if with_policies:
+        check_policies(campaign.trials, choice.engine)
     return CheckedCampaign(
-        **{**vars(campaign), "repeats": rule}, unresponsive_conditions=unresponsive
+        **{**vars(campaign), "repeats": rule, "engine": choice},
+        unresponsive_conditions=unresponsive,
     )
 
 

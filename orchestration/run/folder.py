@@ -21,6 +21,7 @@ from orchestration.analysis.index import History
 from orchestration.campaign.cells import has_old_hpcc
 from orchestration.campaign.expand import Campaign
 from orchestration.core import machine
+from orchestration.core.engines import KERNEL, PROCESS, engine_of, in_words
 from orchestration.core.errors import InputError, NotReadyError, unwritable
 from orchestration.core.files import CAMPAIGN_FILE, PARTIAL_SUFFIX, write_whole
 from orchestration.core.problems import Code
@@ -129,12 +130,15 @@ class RunFolder:
         self._lock = -1
         self.journal: Journal
 
-    def open(self, campaign: Campaign, *, fresh: bool, part_of_many: bool = False) -> None:
+    def open(
+        self, campaign: Campaign, *, fresh: bool, part_of_many: bool = False, engine: str = ""
+    ) -> None:
         """Create the folder, or continue in an existing one.
 
         With `fresh`, an existing one is first renamed: a number is added. With `part_of_many`, the
-        folder may have finished trials that are not the campaign's. Raises InputError if it belongs
-        to another campaign, and NotReadyError if another run has locked it.
+        folder may have finished trials that are not the campaign's. `engine` is that of the trials
+        to run, "" if their backend has one engine only. Raises InputError if it belongs to another
+        campaign, or has trials of another engine, and NotReadyError if another run has locked it.
         """
         if fresh and self.path.exists():
             self._acquire_lock()
@@ -149,6 +153,7 @@ class RunFolder:
         self._refuse_foreign()
         if not part_of_many:
             self._refuse_other_trials(campaign)
+        self._refuse_other_engine(campaign, engine)
         self._discard_unfinished()
         self.journal = Journal(self.path / JOURNAL_FILE)
         write_whole(self.path / CAMPAIGN_FILE, campaign.source)
@@ -218,6 +223,23 @@ class RunFolder:
             f"holds {len(other)} finished trials{on} that {campaign.path} no longer describes "
             f"(such as {other[0]})",
             "; or ".join(self._remedies(campaign, other, backend, former_backend)),
+        )
+
+    def _refuse_other_engine(self, campaign: Campaign, engine: str) -> None:
+        """Raise InputError if the finished trials ran in another engine; one folder has one."""
+        finished = next(iter(finished_trials(self.path)), None) if engine else None
+        former, _ = engine_of(read_trial(finished).facts) if finished else ("", "")
+        if former in ("", engine):
+            return
+        again = shlex.join(("closloop", "run", str(campaign.path), "--out", str(self.path.parent)))
+        go_on = {
+            KERNEL: f"go on with theirs: `{again} --in {KERNEL}`",
+            PROCESS: f"run it without --in {KERNEL}, if you gave that",
+        }
+        raise InputError.single(
+            str(self.path),
+            f"holds trials that ran {in_words(former)}, and these would run {in_words(engine)}",
+            f"{go_on[former]}; or put the old results aside with `{again} --fresh`",
         )
 
     def _remedies(

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestration.core import plugins
+from orchestration.core.engines import engine_of
 from orchestration.core.errors import NotReadyError, check_known
+from orchestration.core.ports import HasEngines
 from orchestration.run.adaptive import Rounds, refuse_other_analysis_plan
 from orchestration.run.backend_factory import RackAccess, backend
 from orchestration.run.executors import THIS_MACHINE, Executor, check_disk
@@ -67,14 +69,14 @@ def launch(
     written, and Interrupted after SIGINT or SIGTERM.
     """
     live = live_sink(sink, out / campaign.name)
-    engine = backend(campaign.trials[0].backend, rack)
-    side_by_side = jobs or default_jobs(campaign, engine, executor)
+    runs_on = backend(campaign.trials[0].backend, rack, campaign.engine.engine)
+    side_by_side = jobs or default_jobs(campaign, runs_on, executor)
     silent: AbstractContextManager[Listener] = nullcontext(Listener())
-    shown = open_display(f"{campaign.name} on {engine.name}") if open_display else silent
+    shown = open_display(f"{campaign.name} on {runs_on.name}") if open_display else silent
     with live or nullcontext(), shown as display:
         return run_campaign(
             campaign,
-            engine,
+            runs_on,
             out,
             side_by_side,
             live.before(display) if live else display,
@@ -131,13 +133,16 @@ def run_campaign(
     for testbed, trials in _by_testbed(todo, campaign.testbeds):
         executor.check(backend, testbed, jobs, trials)
     check_disk(out, todo, campaign.testbeds)
+    engine = backend.engine_facts(todo) if todo and isinstance(backend, HasEngines) else {}
     compare = campaign.question.compare
     rounds = Rounds(campaign.cells, campaign.trials, campaign.repeats, compare)
     with folder:
-        folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
+        folder.open(campaign, fresh=fresh, part_of_many=part_of_many, engine=engine_of(engine)[0])
         workers = executor.workers(backend, work)
         forks = executor.forks
-        runner = Runner(rounds, campaign.testbeds, folder, workers, listener, spool, forks=forks)
+        runner = Runner(
+            rounds, campaign.testbeds, folder, workers, listener, spool, forks=forks, engine=engine
+        )
         return runner.run(jobs)
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from collectors.sinks.spool_observer import SpoolNote
 from orchestration.core.errors import Interrupted
@@ -104,7 +105,8 @@ class Runner:
     """Runs trials, round by round, into the open folder of a run.
 
     `spool` returns where a live sink gets a trial's records; it is None without a sink. With
-    `forks`, the workers are forked from this process, which must then have no threads.
+    `forks`, the workers are forked from this process, which must then have no threads. `engine` has
+    the facts about the trials' engine, for the journal.
     """
 
     def __init__(
@@ -117,8 +119,10 @@ class Runner:
         spool: Callable[[TrialSpec], SpoolNote] | None,
         *,
         forks: bool,
+        engine: Mapping[str, Any] = {},
     ) -> None:
         self._rounds = rounds
+        self._engine = engine
         self._testbeds = testbeds
         self._folder = folder
         self._workers = workers
@@ -156,7 +160,7 @@ class Runner:
         stopwatch = Stopwatch()
         summary, journal = self.summary, self._folder.journal
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
-        journal.add(log.RUN_STARTED, **about, versions=versions())
+        journal.add(log.RUN_STARTED, **about, versions=versions(), **self._engine)
         self._listener.planned(summary.trials, summary.skipped, jobs)
         with deferred_signals(self._workers.kill) as signals:
             try:

@@ -18,7 +18,7 @@ from orchestration.campaign.search_result import (
     ResultRank,
     SearchResult,
 )
-from orchestration.cli.options import ClusterOption, Jobs, Json, On, Out, verb
+from orchestration.cli.options import ClusterOption, In, Jobs, Json, On, Out, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.machine import limit_numpy_threads
 from orchestration.core.roce import DCQCN_PARAMETERS
@@ -76,6 +76,7 @@ def search(
     out: Out = Path("runs"),
     jobs: Jobs = 0,
     cluster: ClusterOption = "",
+    engine: In = "",
     fresh: Annotated[bool, "Move earlier trials away and start again."] = False,
     only_plan: Annotated[
         bool, "--plan", "Show how many trials it takes at most; run nothing."
@@ -112,9 +113,9 @@ def search(
     made = plan_search(request)
     for caution in request.cautions:
         typer.echo(caution, err=True)
-    first = checked(made.first, with_policies=True)
+    first = checked(made.first, with_policies=True, engine=engine)
     if only_plan:
-        _show_plan(made, out, jobs, as_json=as_json)
+        _show_plan(made, first, out, jobs, as_json=as_json)
         return
     path = output or file.parent / RESULTS_FOLDER / f"{request.searched.campaign_name}.yml"
     check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
@@ -165,25 +166,31 @@ class _Runner:
         self._fresh = False
 
 
-def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None:
+def _show_plan(
+    made: SearchPlan, campaign: CheckedCampaign, out: Path, jobs: int, *, as_json: bool
+) -> None:
     import os
 
     from orchestration.campaign.plan import make_plan
     from orchestration.render.numbers import clock_text
 
+    engine = campaign.engine
     side_by_side = 1 if made.first.runs_one_at_a_time else jobs or len(os.sched_getaffinity(0))
-    first = make_plan(made.first, side_by_side, out)
+    first = make_plan(made.first, side_by_side, out, engine.engine)
     each_s = sum(trial.wall_s for trial in first.trials) / len(first.trials)
     wall_s = each_s * made.trials / side_by_side
     if as_json:
         stages = [{"stage": stage, "trials": count} for stage, count in made.stages]
-        print_json({"stages": stages, "trials": made.trials, "wall_s": round(wall_s, 1)})
+        where = {"engine": engine.engine or None, "engine_reason": engine.reason or None}
+        print_json({"stages": stages, "trials": made.trials, "wall_s": round(wall_s, 1), **where})
         return
     show(table(("stage",), ("trials, at most",), made.stages))
     typer.echo(
         f"at most {made.trials} trials, {side_by_side} side by side: about {clock_text(wall_s)} "
         "of wall time; more if a winner lies at the edge of a range"
     )
+    if engine.engine:
+        typer.echo(engine.sentence)
 
 
 def _show(result: SearchResult, path: Path, campaign: Path) -> None:

@@ -21,18 +21,22 @@ from inventory.files import load_testbed
 from inventory.routing import ideal_times_ns
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.condition import TUNER, factors_of
+from orchestration.core.engines import ONE_ENGINE
 from orchestration.core.errors import InputError
 from orchestration.core.files import write_whole
+from orchestration.core.ports import Backend
 from orchestration.core.provenance import versions
 from orchestration.core.records import DONE, LONG_LIVED, Floats, Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec, TunerSpec
+from orchestration.run.backend_factory import backend, engine_for
 from orchestration.run.worker import Job
 from orchestration.training.episodes import EpisodePool, Trace, episode_job
 from orchestration.training.files import Round
 from orchestration.training.outcome import Evaluation, Gain, Result, Selection
 from orchestration.training.protocol import Rule
-from orchestration.training.request import TrainRequest
+from orchestration.training.request import Episodes, TrainRequest
+from tuners.registry import create
 
 _LOG_SLOWDOWN = "log_slowdown"
 # The seed of the random stream `held-out`. It is the same for all trainings, so that they compare.
@@ -57,6 +61,26 @@ def log_slowdown_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
     return {_LOG_SLOWDOWN: np.log(slowdown[counted].mean()).reshape(1)}
 
 
+def backend_for(request: TrainRequest) -> Backend:
+    """Return a new backend for a training: all its trials, held-out ones too, run in one engine.
+
+    Raises InputError for a scenario that is wrong.
+    """
+    episodes = Episodes(request)
+    trials, testbeds = episodes.cells, {episodes.cells[0].testbed: episodes.testbed}
+    if request.rule is not None:
+        held_out = HeldOut(request, request.rule)
+        trials = (*trials, *held_out.cells)
+        testbeds[held_out.cells[0].testbed] = held_out.testbed
+    try:
+        engine = engine_for(
+            trials, testbeds, tuner=create(TunerSpec(request.tuner, request.params))
+        )
+    except ValueError:  # what it observes may depend on the network, which there is none of yet
+        engine = ONE_ENGINE
+    return backend(episodes.backend, engine=engine.engine)
+
+
 Play = Callable[[list[Job]], list[Trace] | None]
 
 
@@ -70,9 +94,9 @@ class HeldOut:
         self.request, self.rule = request, rule
         cells = {json.dumps(factors_of(trial.cell)): trial for trial in first}
         order = [json.dumps(factors_of(cell)) for cell in campaign.cells]
-        self._cells = [cells[key] for key in dict.fromkeys(order)]
+        self.cells = [cells[key] for key in dict.fromkeys(order)]
         self.conditions = [
-            " ".join(map(str, factors_of(trial.cell).values())) for trial in self._cells
+            " ".join(map(str, factors_of(trial.cell).values())) for trial in self.cells
         ]
         self.statics: dict[str, TunerSpec] = {
             str(cell[TUNER]): next(
@@ -113,7 +137,7 @@ class HeldOut:
                 cell, tuner=tuner, repeat=number, seed=trial_seed(_SEED, number, "held-out")
             )
             for number in seeds
-            for cell in self._cells
+            for cell in self.cells
         ]
 
     def log_slowdowns(
@@ -128,7 +152,7 @@ class HeldOut:
         if traces is None:
             return None
         values = np.array([float(trace[_LOG_SLOWDOWN][0]) for trace in traces])
-        return values.reshape(len(seeds), len(self._cells))
+        return values.reshape(len(seeds), len(self.cells))
 
 
 FILE = "references.json"

@@ -98,8 +98,8 @@ class Episodes:
         """Read the scenario. Raises InputError if it is wrong or does not fit the tuner."""
         campaign = load_campaign(request.scenario, backend=request.backend or None)
         self._request = request
-        self._cells = [trial for trial in campaign.trials if trial.repeat == 1]
-        testbeds = {trial.testbed for trial in self._cells}
+        self.cells = tuple(trial for trial in campaign.trials if trial.repeat == 1)
+        testbeds = {trial.testbed for trial in self.cells}
         if len(testbeds) > 1:
             raise InputError.single(
                 request.scenario,
@@ -107,7 +107,7 @@ class Episodes:
                 "a network is trained on one: make the testbed no factor",
             )
         self.source = campaign.source
-        self.backend = self._cells[0].backend
+        self.backend = self.cells[0].backend
         self.testbed: Testbed = load_testbed(testbeds.pop())
         self._check_marks()
 
@@ -117,8 +117,8 @@ class Episodes:
         # the tuner may be unknown here; then it is refused elsewhere
         known = request.tuner in tuner_names()
         only_marks = known and set(tuner_class(request.tuner).knobs) == {ECN.name}
-        if only_marks and all(ignores_marks(testbed, cell) for cell in self._cells):
-            controls = {name for cell in self._cells for name in flow_controls(testbed, cell)}
+        if only_marks and all(ignores_marks(testbed, cell) for cell in self.cells):
+            controls = {name for cell in self.cells for name in flow_controls(testbed, cell)}
             under = ", ".join(sorted(controls))
             raise InputError.single(
                 request.scenario,
@@ -132,9 +132,9 @@ class Episodes:
 
         The scenario's cells come in blocks, each block in a random order.
         """
-        block, index = divmod(number, len(self._cells))
-        order = np.random.default_rng([self._request.seed, block]).permutation(len(self._cells))
-        cell = self._cells[int(order[index])]
+        block, index = divmod(number, len(self.cells))
+        order = np.random.default_rng([self._request.seed, block]).permutation(len(self.cells))
+        cell = self.cells[int(order[index])]
         seed = trial_seed(self._request.seed, number, purpose="training")
         return dataclasses.replace(cell, seed=seed, repeat=number)
 

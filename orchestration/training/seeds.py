@@ -20,14 +20,19 @@ from pathlib import Path
 
 from orchestration.core.errors import ClosloopError, Interrupted, TrialError
 from orchestration.core.machine import deferred_signals
-from orchestration.run import backend_factory
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import die_with
 from orchestration.training.episodes import EpisodePool
-from orchestration.training.evaluation import FILE, Evaluator, HeldOut, log_slowdown_of
+from orchestration.training.evaluation import (
+    FILE,
+    Evaluator,
+    HeldOut,
+    backend_for,
+    log_slowdown_of,
+)
 from orchestration.training.files import Round, check_folder
 from orchestration.training.outcome import Result, read_result
-from orchestration.training.request import Episodes, TrainRequest
+from orchestration.training.request import TrainRequest
 from orchestration.training.train import train
 
 _TICK_S = 0.5
@@ -112,7 +117,7 @@ def _play_references(
     if request.rule is None:
         raise ValueError("trainings from several seeds need a rule: give them one")
     held_out = HeldOut(request, request.rule)
-    backend = backend_factory.backend(Episodes(request).backend)
+    backend = backend_for(request)
     first = held_out.trials(request.rule.placebo, range(1, 2))
     executor.check(backend, held_out.testbed, jobs, first)
     pool = EpisodePool(backend, jobs, log_slowdown_of, executor)
@@ -157,7 +162,7 @@ def _train_in_process(
     try:
         train(
             request,
-            backend_factory.backend(Episodes(request).backend),
+            backend_for(request),
             folder / name,
             jobs,
             lambda round_, total: pipe.send((round_, total)),

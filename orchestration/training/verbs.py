@@ -188,18 +188,16 @@ def _cores(slots: int, jobs: int) -> int:
 def _by_episodes(options: _Options, jobs: int) -> None:
     """Train once, for a number of episodes."""
     from orchestration.analysis.learning_curve import write_curve
-    from orchestration.run import backend_factory
     from orchestration.training.display import Display
-    from orchestration.training.request import Episodes
+    from orchestration.training.evaluation import backend_for
     from orchestration.training.train import train as run
 
     request = options.complete_request(options.scenario or options.name)
-    engine = backend_factory.backend(Episodes(request).backend)
     folder = options.out or Path("runs/train") / options.name
     with executor_named(options.cluster) as executor, Display("episode") as display:
         checkpoint = run(
             request,
-            engine,
+            backend_for(request),
             folder,
             min(request.actors, _cores(executor.slots(), jobs)),
             lambda done, total: display.round(options.name, done, total),

@@ -22,6 +22,7 @@ from orchestration.analysis.metrics import DROPS, FCT, MARKS, QUEUE, SLOWDOWN, T
 from orchestration.analysis.summary import tuner_label
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import SCHEDULE
+from orchestration.core.engines import engine_of, in_words
 from orchestration.core.errors import InputError
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -355,6 +356,10 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     # program and backend
     _Setting("closloop's version", _of_program("closloop"), EVERYTHING, _PROGRAM, _short),
     _Setting("closloop's commit", _of_program("commit"), EVERYTHING, _PROGRAM, _short),
+    _Setting("engine", lambda item: engine_of(item.trial.facts)[0] or None, EVERYTHING,
+             "the packet engine and the kernel order events of one nanosecond differently",
+             in_words),
+    _Setting("packet engine's version", _of_program("engine_hash"), EVERYTHING, _PROGRAM, _short),
     _Setting("kernel's build", _of_program("kernel_hash"), EVERYTHING, _PROGRAM, _short),
     _Setting("backend", _model, EVERYTHING, _two_models),
     _Setting("clock", lambda item: str(item.fact("clock", "unknown")),

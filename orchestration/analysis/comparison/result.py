@@ -38,6 +38,7 @@ from orchestration.analysis.counters import why_marks_ignored
 from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_metrics import trial_packet_hops
+from orchestration.core.engines import PROCESS, engine_of, in_words
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.records import Floats
 from orchestration.results.reader import TrialResult
@@ -276,7 +277,7 @@ class _ComparisonInProgress:
         self._hops: tuple[list[tuple[TrialResult, int, str]], ...] = ([], [])
 
     def result(self, cells: Sequence[PairedCell], unpaired: Sequence[str]) -> RunComparison:
-        self._notes += [*_about(self._a), *_about(self._b), *unpaired]
+        self._notes += [*_about(self._a), *_about(self._b), *_engines(self._a, self._b), *unpaired]
         read = [self._read(cell) for cell in cells]
         estimates = [
             CellEstimates(pairs, cell.interim)
@@ -351,3 +352,22 @@ def _about(run: Run) -> list[str]:
         reasons = "; ".join(r.text for r in trial.stamp.reasons if r.severity == "invalid")
         notes.append(f"{run.letter}: {trial.folder.name} is invalid and excluded: {reasons}")
     return notes
+
+
+def _engines(a: Run, b: Run) -> list[str]:
+    """Return a warning if trials ran in different engines, or versions of the packet engine."""
+    ran = [sorted({_ran_in(trial) for trial in run.trials} - {""}) for run in (a, b)]
+    if not all(ran) or len({*ran[0], *ran[1]}) == 1:
+        return []
+    return [
+        f"warning: {a.letter} ran {' and '.join(ran[0])}, {b.letter} {' and '.join(ran[1])}: "
+        "events of one nanosecond may have another order, and the same trial may differ in detail"
+    ]
+
+
+def _ran_in(trial: TrialResult) -> str:
+    """Return a trial's engine in words, with the version of the packet engine; "" if unknown."""
+    engine, version = engine_of(trial.facts)
+    if engine == PROCESS:
+        return f"{in_words(engine)} (packet engine {version})"
+    return in_words(engine) if engine else ""

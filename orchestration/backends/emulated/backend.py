@@ -1,8 +1,8 @@
-"""The emulated backend: runs each trial in a guest of its own, or on this machine's kernel.
+"""The emulated backend with kernels: each trial in a guest, or on this machine's own kernel.
 
 A guest is a booted virtual-time kernel: a user-mode Linux whose clock advances only when the
 emulated devices have done their work. Trials in real time run in network namespaces of the
-machine's own kernel instead.
+machine's own kernel instead. Trials that need no kernel run in the process: `process_backend`.
 """
 
 from __future__ import annotations
@@ -85,6 +85,13 @@ class EmulatedBackend:
         """
         return bpf_programs.cached_bundle()
 
+    def engine_facts(self, trials: Sequence[TrialSpec]) -> dict[str, Any]:
+        """Return the facts about the kernel of guests; none for trials in real time.
+
+        Raises NotReadyError without a kernel.
+        """
+        return {} if any(trial.clock == REAL for trial in trials) else require_kernel().facts
+
     def run(self, run: TrialRun) -> TrialRecord:
         """Run one trial; raise TrialError with the end of the guest's console if it fails.
 
@@ -164,7 +171,7 @@ class EmulatedBackend:
             kernel = require_kernel()
             memory_bytes = memory.require_memory(trial, testbed, len(run.schedule))
             start = partial(run_guest, kernel, run.folder, memory_bytes)
-            return _TrialKernel(start, {"clock": "virtual", "kernel_hash": kernel.hash})
+            return _TrialKernel(start, {"clock": "virtual", **kernel.facts})
         if self._lacks is None:
             self._lacks = check_host_kernel(testbed, 1, [trial])
         lacks = self._lacks

@@ -1,14 +1,20 @@
-"""What the emulated fabric can do: closloop's ports or Linux' own, in virtual time or in real."""
+"""What the emulated fabric can do: closloop's ports or Linux' own, in virtual time or in real.
+
+Without a kernel, closloop's packet engine can do a part of the first (`_IN_PROCESS`). What a trial
+needs beyond that is judged in `engines`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from orchestration.core.capabilities import EVERYWHERE, Capabilities, Mode, Pace
+from orchestration.core.congestion import PROGRAM
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ROUTES
 from orchestration.core.signals import (
     BALANCING_KEYS,
+    FLOW_TABLE,
     HOST_KEYS,
     NIC_KEYS,
     PAIRS,
@@ -67,9 +73,28 @@ _REAL_TIME = replace(
     negotiates_ecn=True,  # on a kernel without DCTCP
     why={**_OWN.why, **dict.fromkeys(_FIELDS, _DATA_PATH)},
 )
+# What closloop's packet engine has by now. Its pace is that of the prototype of it.
+_IN_PROCESS = replace(
+    _OWN,
+    signals=(
+        *(key for key in EVERYWHERE if key not in FLOW_TABLE),
+        *HOST_KEYS,
+        *SHARED_BUFFER_KEYS,
+    ),
+    knobs=(ECN.name, DCQCN.name),
+    pace=Pace(0.3, 2_700_000, 0.67, 10_000_000),
+    tcp_controls=(),
+    nic_controls=("dcqcn", "fixed", PROGRAM),
+    load_balancing=(),
+    policies=(".c",),
+    faults=False,
+    is_linux=False,
+)
 CAPABILITIES = Capabilities(
     "emulated",
     (_OWN, _LINUX, _REAL_TIME),
     "orchestration.backends.emulated.backend:EmulatedBackend",
+    in_process=_IN_PROCESS,
+    in_process_implementation="orchestration.backends.emulated.process_backend:ProcessBackend",
     former_hop="a packet sent by a switch port, as an earlier version counted",
 )

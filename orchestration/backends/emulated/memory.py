@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestration.core.errors import NotReadyError
+from orchestration.core.machine import available_memory_bytes
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.kernel.boot import memory_dir
@@ -22,6 +23,10 @@ _HOST_READING_BYTES = 16
 _QUEUE_DECISION_BYTES = 152
 # Python's objects around the arrays of one reading or decision.
 _OBJECTS_BYTES = 2048
+# In the process: Python with its libraries, and what the packet engine has of a port and of a flow.
+_PYTHON_BYTES = 128 * _MEBIBYTE
+_ENGINE_PORT_BYTES = 400
+_ENGINE_FLOW_BYTES = 1024
 # Per entry of a switch's flowlet table: struct cl_entry, and its number among those in use.
 _ENTRY_BYTES = 36
 
@@ -34,12 +39,16 @@ def guest_memory_bytes(
     `readings` and `decisions` are the largest numbers that a trial can make; `roce` says that no
     host uses TCP.
     """
-    queues, hosts = len(testbed.queues), len(testbed.hosts)
     host_bytes = _NIC_HOST_BYTES if roce else _HOST_BYTES
-    fabric = _GUEST_BYTES + host_bytes * hosts + _FLOW_BYTES * flows
+    fabric = _GUEST_BYTES + host_bytes * len(testbed.hosts) + _FLOW_BYTES * flows
+    return fabric + _records_bytes(testbed, readings, decisions)
+
+
+def _records_bytes(testbed: Testbed, readings: int, decisions: int) -> int:
+    queues, hosts = len(testbed.queues), len(testbed.hosts)
     reading = _OBJECTS_BYTES + _QUEUE_READING_BYTES * queues + _HOST_READING_BYTES * hosts
     decision = _OBJECTS_BYTES + _QUEUE_DECISION_BYTES * queues
-    return fabric + reading * readings + decision * decisions
+    return reading * readings + decision * decisions
 
 
 def _without_tcp(trial: TrialSpec, testbed: Testbed) -> bool:
@@ -55,6 +64,30 @@ def trial_memory_bytes(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
     if trial.load_balancing.kind == "flowlets":
         memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
     return memory_bytes
+
+
+def process_memory_bytes(testbed: Testbed, flows: int = 0, trial: TrialSpec | None = None) -> int:
+    """Return an upper bound of the memory of a trial in the process; without `trial`, of no trial.
+
+    It counts Python, the packet engine's ports and flows, and the trial's readings and decisions.
+    """
+    fixed = _PYTHON_BYTES + _ENGINE_PORT_BYTES * len(testbed.ports) + _ENGINE_FLOW_BYTES * flows
+    if trial is None:
+        return fixed
+    end_ns = trial.duration_ns + trial.drain_ns
+    readings, decisions = end_ns // trial.sample_period_ns, end_ns // trial.action_period_ns
+    return fixed + _records_bytes(testbed, readings, decisions)
+
+
+def require_processes(testbed: Testbed, jobs: int) -> None:
+    """Raise NotReadyError without memory for `jobs` trials in the process, not counting flows."""
+    needed, available = jobs * process_memory_bytes(testbed), available_memory_bytes()
+    if needed > available:
+        raise NotReadyError(
+            f"{jobs} trials of {testbed.name} need {needed // _MEBIBYTE} MiB of memory, and "
+            f"{available // _MEBIBYTE} MiB are available",
+            "run fewer trials side by side, or end other programs",
+        )
 
 
 def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
