@@ -51,9 +51,8 @@ static u64 sip_hash(const u8 *data, u32 bytes, u64 key)
 		v[0] ^= word;
 	}
 	v[2] ^= 0xff;
-	sip_round(v);
-	sip_round(v);
-	sip_round(v);
+	for (u32 i = 0; i < 4; i++)
+		sip_round(v);
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
