@@ -180,34 +180,31 @@ static u64 settle_nic(struct cl_engine *e, struct nic *n, u64 now_ns)
 	struct out *o = &e->out[n->port];
 	u64 now_ps = now_ns * CL_PS_PER_NS;
 
+	/* a flow begins at its start, even if the line is busy then */
+	while (n->start_ps <= now_ps)
+		begin_flow(e, n);
 	for (;;) {
 		u32 klass = 0;
 		u64 control_ns = unlikely(n->controls) ?
 			first_control_ns(e, n, o->stopped, &klass) : CL_NEVER;
 		u64 control_ps = control_ns == CL_NEVER ? CL_NEVER : control_ns * CL_PS_PER_NS;
-		u64 at_ps = min64(n->start_ps, control_ps);
+		u64 at_ps = control_ps;
 		struct heap *h = first_heap(e, n, o->stopped);
 		struct packet p;
 
 		if (h)
 			at_ps = min64(at_ps, h->at[0].next_ps);
-		if (at_ps == CL_NEVER)
-			return CL_NEVER;
-		at_ps = max64(at_ps, o->free_ps);
+		if (at_ps != CL_NEVER)
+			at_ps = max64(at_ps, o->free_ps);
 		if (at_ps > now_ps)
-			return at_ps;
-		if (n->start_ps <= at_ps) {
-			while (n->start_ps <= at_ps)
-				begin_flow(e, n);
-			h = first_heap(e, n, o->stopped);
-		}
+			return min64(at_ps, n->start_ps);
 		if (control_ps <= at_ps) {
 			p = e->arena[n->control[klass]];
 			n->control[klass] = cl_drop_first(e, n->control[klass]);
 			if (cl_is_empty(e, n->control[klass]))
 				n->controls &= ~(1 << klass);
-		} else if (!h || h->at[0].next_ps > at_ps || !next_of_flow(e, h, o, at_ps, &p)) {
-			continue; /* a flow began that has nothing to send */
+		} else if (!next_of_flow(e, h, o, at_ps, &p)) {
+			continue;
 		}
 		e->counts.bytes_sent += cl_bytes(&p);
 		o->free_ps = at_ps;
