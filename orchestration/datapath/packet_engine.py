@@ -166,14 +166,10 @@ class PacketEngine:
         """Return a number that differs if the state of any port, queue or flow does."""
         return int(self.library.lib.cl_engine_digest(self._engine))
 
-    def set_thresholds(
-        self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, max_p: Ints
-    ) -> None:
+    def set_thresholds(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, max_p: Ints) -> None:
         """Set thresholds of queues, arrays (changes,); `max_p` is in units of 2^-32."""
         columns = [self._numbers("uint32_t", c) for c in (queues, kmin_bytes, kmax_bytes, max_p)]
-        self._check(
-            self.library.lib.cl_engine_set_thresholds(self._engine, len(queues), *columns)
-        )
+        self._check(self.library.lib.cl_engine_set_thresholds(self._engine, len(queues), *columns))
 
     def set_parameters(self, ports: Ints, parameters: Ints, cnp_interval_ns: Ints) -> None:
         """Set the policy's parameters of NICs, by their ports.

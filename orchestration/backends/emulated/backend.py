@@ -7,7 +7,6 @@ machine's own kernel instead. Trials that need no kernel run in the process: `pr
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -98,9 +97,6 @@ class EmulatedBackend:
         Raises NotReadyError before the trial starts if the machine lacks the memory. If a tuner is
         given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
-        if os.environ.get("CLOSLOOP_TRY_PROCESS"):
-            from orchestration.backends.emulated.process_rig import run_in_process
-            return run_in_process(run)
         run = replace(run, trial=bpf_programs.with_compiled_policy(run.trial))
         trial, tuner = run.trial, run.tuner
         kernel = self._kernel(run)

@@ -134,7 +134,8 @@ class ProcessRig(BaseRig):
     def __init__(self, run: TrialRun, tuner: Tuner) -> None:
         trial, testbed, library = run.trial, run.testbed, load_engine()
         roce, policy = trial.host.roce, nic_policy(testbed, trial.host)
-        assert roce is not None and policy is not None  # `engines.needs_kernel`
+        assert roce is not None  # `engines.needs_kernel`
+        assert policy is not None
         super().__init__(testbed)
         self._run = run
         departures = trial.fabric.marks == "departures"

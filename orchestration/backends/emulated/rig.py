@@ -25,7 +25,7 @@ from orchestration.backends.emulated.thresholds import Thresholds
 from orchestration.backends.emulated.traffic import Traffic
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
-from orchestration.core.records import Change, Event, Observation
+from orchestration.core.records import Event, Observation
 from orchestration.core.signals import HOST_KEYS, PAIRS
 from orchestration.core.trial import REAL
 from orchestration.datapath.hosts import Hosts, NicFile, ParameterFile, TrafficMatrix

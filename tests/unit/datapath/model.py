@@ -489,7 +489,7 @@ class Model:
         self.fabric, self.now = fabric, 0
         self.events, self.order = [], itertools.count()
         self.hops = self.pauses = 0
-        self.packets = {name: 0 for name in ("sent", "received", "dropped")}
+        self.packets = dict.fromkeys(("sent", "received", "dropped"), 0)
         self.bytes = dict(self.packets)
         self.devices, self.ports, self.flows = {}, [], []
         for spec in ports:

@@ -105,9 +105,12 @@ def next_hop(switch, packet):
     ports = [
         port
         for port in switch.ports
-        if distance.get(getattr(model.ports[port.spec.peer], "switch", None)) == distance[switch] - 1
+        if distance.get(getattr(model.ports[port.spec.peer], "switch", None))
+        == distance[switch] - 1
     ]
     if len(ports) == 1:
         return ports[0]
     seed = switch.spec.ecmp_seed
-    return ports[choose(flow_hash(seed, src.address, dst.address, flow.spec.udp_source), len(ports))]
+    return ports[
+        choose(flow_hash(seed, src.address, dst.address, flow.spec.udp_source), len(ports))
+    ]
