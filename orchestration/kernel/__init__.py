@@ -12,6 +12,7 @@ __all__ = [
     "build",
     "cache",
     "find_kernel",
+    "first_use",
     "guest_argv",
     "launch",
     "memory_dir",

@@ -32,11 +32,12 @@ from orchestration.backends.emulated.remote_tuner import TunerServer
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.marking_probability import MarkingProbability
-from orchestration.core.ports import TrialBundle, TrialRun
+from orchestration.core.ports import Build, TrialBundle, TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
 from orchestration.kernel.cache import require_kernel
+from orchestration.kernel.first_use import kernel_to_build
 from tuners.registry import entry_points
 
 # A learned tuner sets thousands of thresholds; marking is compared for the first few only.
@@ -72,6 +73,12 @@ class EmulatedBackend:
         bpf_programs.check_policies(trials)
         memory.require_guests(testbed, jobs, trials)
         _prepare(testbed, trials)
+
+    def to_build(self, trials: Sequence[TrialSpec]) -> Sequence[Build]:
+        """Return the build of the kernel if these trials need one, and there is none."""
+        if all(trial.clock == REAL for trial in trials):
+            return ()
+        return kernel_to_build()
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
         """Return the memory of a trial's guest with so many flows."""
