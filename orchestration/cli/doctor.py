@@ -22,10 +22,10 @@ from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.machine import available_memory_bytes
 from orchestration.core.problems import Code, Problem, message_and_remedy
 from orchestration.datapath.library import load_engine
+from orchestration.kernel import kernel_to_build
 from orchestration.kernel.boot import check_kernel, memory_dir
 from orchestration.kernel.build import missing_tools
 from orchestration.kernel.cache import find_kernel, kernel_folder
-from orchestration.kernel.first_use import kernel_to_build
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, table
 from orchestration.render.terminal import show

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
     from orchestration.campaign.unresponsive import Unresponsive
-    from orchestration.core.ports import Build
+    from orchestration.core.builds import Build
     from orchestration.core.trial import TrialSpec
     from orchestration.run.backend_factory import RackAccess
     from orchestration.run.checked import CheckedCampaign

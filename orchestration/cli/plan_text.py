@@ -14,7 +14,7 @@ from orchestration.render.terminal import show
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
-    from orchestration.core.ports import Build
+    from orchestration.core.builds import Build
     from orchestration.run.checked import CheckedCampaign
 
 

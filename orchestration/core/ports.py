@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from orchestration.core.problems import Problem
 from orchestration.core.records import (
     Action,
     Applied,
@@ -189,30 +188,6 @@ class TrialRun:
     tuner: Tuner | None = None
 
 
-class BuildProgress(Protocol):
-    """Receives the progress of something that is built."""
-
-    def phase(self, name: str) -> None:
-        """Show that the phase `name` begins."""
-
-    def step(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps of the current phase are done."""
-
-
-@dataclass(frozen=True)
-class Build:
-    """What is built once on a machine, when trials first need it.
-
-    `what` names it, and `wall_s` is about how long it takes here. `make` builds it; it raises
-    NotReadyError if it cannot, and Interrupted after Ctrl-C. `problems` say what is missing for it.
-    """
-
-    what: str
-    wall_s: float
-    make: Callable[[BuildProgress], None]
-    problems: tuple[Problem, ...] = ()
-
-
 class Backend(Protocol):
     """Where a trial runs."""
 
@@ -225,6 +200,14 @@ class Backend(Protocol):
         """Run one trial; raise TrialError if it fails."""
 
 
+@runtime_checkable
+class HasEngines(Protocol):
+    """A backend that has several engines (`core.engines`), and runs trials in one of them."""
+
+    def engine_facts(self, trials: Sequence[TrialSpec]) -> Mapping[str, Any]:
+        """Return the facts about the engine of these trials. Raises NotReadyError without it."""
+
+
 @dataclass(frozen=True)
 class TrialBundle:
     """The files of this machine's cache folder that trials need in order to run elsewhere.
@@ -235,14 +218,6 @@ class TrialBundle:
 
     files: Mapping[str, Path] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-
-
-@runtime_checkable
-class BuildsOnFirstUse(Protocol):
-    """A backend that builds what its trials need when a campaign first runs."""
-
-    def to_build(self, trials: Sequence[TrialSpec]) -> Sequence[Build]:
-        """Return what these trials need that is not there yet. Raises InputError."""
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ Must not import: orchestration.backends, orchestration.campaign, orchestration.r
 
 from orchestration.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.kernel.cache import Kernel, find_kernel, require_kernel
+from orchestration.kernel.first_use import kernel_to_build
 
 __all__ = [
     "Kernel",
@@ -12,8 +13,8 @@ __all__ = [
     "build",
     "cache",
     "find_kernel",
-    "first_use",
     "guest_argv",
+    "kernel_to_build",
     "launch",
     "memory_dir",
     "require_kernel",

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from collectors.bpf.compile import COMPILER, PACKAGE
+from orchestration.core.builds import BuildProgress
 from orchestration.core.errors import NotReadyError
-from orchestration.core.ports import BuildProgress
 from orchestration.kernel.boot import check_kernel
 from orchestration.kernel.cache import Kernel, Manifest, build_lock, built_kernels, install
 from orchestration.kernel.fetch import Archive, copy_source, tree_version

@@ -6,9 +6,9 @@ import json
 import os
 from contextlib import suppress
 
+from orchestration.core.builds import Build, BuildProgress
 from orchestration.core.errors import Interrupted, NotReadyError
 from orchestration.core.machine import sigterm_as_interrupt
-from orchestration.core.ports import Build, BuildProgress
 from orchestration.core.problems import Problem
 from orchestration.kernel.build import build_kernel, require_tools
 from orchestration.kernel.cache import MANIFEST, find_kernel, kernel_folder

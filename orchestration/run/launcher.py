@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestration.core import plugins
+from orchestration.core.builds import Build, BuildProgress, BuildsOnFirstUse
 from orchestration.core.capabilities import capabilities
 from orchestration.core.errors import NotReadyError, check_known
-from orchestration.core.ports import Build, BuildProgress, BuildsOnFirstUse
 from orchestration.render.numbers import clock_text
 from orchestration.run.adaptive import Rounds, refuse_other_analysis_plan
 from orchestration.run.backend_factory import RackAccess, backend

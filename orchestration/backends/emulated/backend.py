@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,13 +32,15 @@ from orchestration.backends.emulated.remote_tuner import TunerServer
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.marking_probability import MarkingProbability
-from orchestration.core.ports import Build, TrialBundle, TrialRun
+from orchestration.core.ports import TrialBundle, TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
-from orchestration.kernel.cache import require_kernel
-from orchestration.kernel.first_use import kernel_to_build
+from orchestration.kernel import kernel_to_build, require_kernel
 from tuners.registry import entry_points
+
+if TYPE_CHECKING:
+    from orchestration.core.builds import Build
 
 # A learned tuner sets thousands of thresholds; marking is compared for the first few only.
 _MAX_SETTINGS_COMPARED = 20
