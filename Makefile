@@ -1,4 +1,5 @@
-# Two targets do everything on a fresh Debian 12: `make quickstart` and `make test`.
+# Two targets do everything: `make quickstart`, on any Linux with Python and a C compiler, and
+# `make test`, on a fresh Debian 12.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,14 +13,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: help quickstart kernel-wheel setup test fast fuzz soak check format reference gallery clean built-in-trees
 
 help:
-	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
-	@echo "make quickstart KERNEL_WHEEL=FILE.whl  the same with a kernel that make kernel-wheel packed: nothing is built"
-	@echo "make kernel-wheel  pack the kernel for other machines, into dist/"
+	@echo "make quickstart  a first campaign, and its report; needs Python with venv and a C compiler, and no root"
+	@echo "make quickstart KERNEL_WHEEL=FILE.whl  the same, and the kernel that make kernel-wheel packed, for campaigns with TCP"
+	@echo "make kernel-wheel  build the virtual-time kernel, and pack it for other machines, into dist/"
 	@echo "make test        formatter, linter, types, import contracts, every test"
 	@echo "make fast        the same with tests that need no more than Python, in about a minute"
 	@echo "make fuzz INPUTS=100000  gives each reader of files and streams so many made-up inputs"
 	@echo "make soak HOURS=1  runs drawn campaigns, kills what runs at random moments, and says what was lost or left"
-	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
+	@echo "make setup       all the rest: system packages to build the kernel and for tests, of which none is started"
 	@echo "make format      format the code"
 	@echo "make reference   write the docs' reference pages and the picture of the packages anew, from the code"
 	@echo "make gallery     run the packaged comparisons, and show their reports in docs/generated/gallery.md, in ten minutes"
@@ -28,11 +29,11 @@ help:
 
 quickstart: $(BASE)
 	$(if $(KERNEL_WHEEL),$(PIP) --force-reinstall $(KERNEL_WHEEL))
-	@echo "the virtual-time kernel: built once, then kept in ~/.cache/closloop"
-	$(BIN)/closloop kernel build
 	$(BIN)/closloop run examples/quickstart.yml
+	@echo "next: open runs/quickstart/report.html, and read docs/first-hour.md"
 
 kernel-wheel: $(BASE)
+	./scripts/system-packages.sh kernel
 	$(PIP) wheel
 	$(BIN)/closloop kernel build
 	$(BIN)/closloop kernel wheel
@@ -40,8 +41,7 @@ kernel-wheel: $(BASE)
 setup: $(DEV)
 
 $(BASE): pyproject.toml constraints.txt scripts/system-packages.sh
-	./scripts/system-packages.sh quickstart
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@PYTHON="$(PYTHON)" ./scripts/system-packages.sh quickstart
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing closloop and the libraries that it runs with into $(VENV)"
 	$(PIP) -e .
@@ -49,8 +49,9 @@ $(BASE): pyproject.toml constraints.txt scripts/system-packages.sh
 	$(BIN)/python -m compileall -q closloop collectors inventory orchestration traffic tuners
 	@touch $(BASE)
 
-$(DEV): $(BASE)
+$(DEV): pyproject.toml constraints.txt scripts/system-packages.sh
 	./scripts/system-packages.sh tests
+	@$(MAKE) --no-print-directory $(BASE)
 	@echo "installing what tests need into $(VENV): torch, ns-3, Ansible and more, which takes minutes"
 	$(PIP) -e '.[dev]'
 	@touch $(DEV)
@@ -61,6 +62,7 @@ test fast: export PYTHONDONTWRITEBYTECODE :=
 
 # Files begin in the order of tests/conftest.py, the longest first; xdist would sort them by their number of tests.
 test: check
+	$(BIN)/closloop kernel build
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What needs no more than Python and no second: no kernel, simulator, server, browser or root.

@@ -1,11 +1,13 @@
 #!/bin/sh
-# Installs the Debian packages that are missing, and only those:
+# What closloop needs of the system:
 #
-#   scripts/system-packages.sh quickstart    what building the kernel and running campaigns needs
-#   scripts/system-packages.sh tests         that, and the programs that tests run
+#   scripts/system-packages.sh quickstart    checks for what RoCE campaigns need; installs nothing
+#   scripts/system-packages.sh kernel        installs what building the virtual-time kernel needs
+#   scripts/system-packages.sh tests         installs that, and the programs that tests run
 #
-# Nothing that it installs is started, now or at the next boot. Needs Debian (or a relative) and, if
-# something is missing, root or sudo.
+# The first needs no root and any Linux; $PYTHON and $CC name the Python and the C compiler to use.
+# The others install the Debian packages that are missing, and only those, which needs root or sudo.
+# Nothing that they install is started, now or at the next boot.
 set -eu
 
 # To build the virtual-time kernel from Debian's source, and the BPF program that some tuners use.
@@ -42,15 +44,40 @@ want() {
     fi
 }
 
+# Prints what is missing of Python and of a C compiler, with how to get it, in one line.
+check() {
+    said=""
+    python=${PYTHON:-python3}
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        said="; Python 3.11 or newer (apt-get install python3-venv, or name one: make PYTHON=...)"
+    elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        said="; Python's venv (apt-get install python3-venv)"
+    fi
+    compiler=${CC:-}
+    for name in cc gcc clang; do
+        [ -n "$compiler" ] || ! command -v "$name" >/dev/null || compiler=$name
+    done
+    # A compiler without the C library's headers is of no use.
+    if [ -z "$compiler" ] || ! echo '#include <stdlib.h>' | $compiler -E - >/dev/null 2>&1; then
+        said="$said; a C compiler (apt-get install gcc libc6-dev)"
+    fi
+    [ -z "$said" ] || echo "missing: ${said#; }" >&2
+    [ -z "$said" ]
+}
+
 missing=""
 # shellcheck disable=SC2086 # lists of words
 case "${1:-}" in
-quickstart | tests)
+quickstart)
+    check || exit 1
+    exit
+    ;;
+kernel | tests)
     want "to build the kernel" $kernel
     want "to make .venv" $python
     ;;
 *)
-    echo "usage: $0 quickstart|tests" >&2
+    echo "usage: $0 quickstart|kernel|tests" >&2
     exit 2
     ;;
 esac

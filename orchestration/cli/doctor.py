@@ -22,9 +22,11 @@ from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.machine import available_memory_bytes
 from orchestration.core.problems import Code, Problem, message_and_remedy
 from orchestration.datapath.library import load_engine
+from orchestration.kernel import kernel_to_build
 from orchestration.kernel.boot import check_kernel, memory_dir
 from orchestration.kernel.build import missing_tools
 from orchestration.kernel.cache import find_kernel, kernel_folder
+from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, table
 from orchestration.render.terminal import show
 
@@ -131,7 +133,13 @@ def _kernel(*, boot: bool) -> Finding:
     try:
         kernel = find_kernel()
         if kernel is None:
-            return Finding(what, "missing", "not built", "closloop kernel build (some minutes)")
+            (build,) = kernel_to_build()
+            found = (
+                f"not built: a campaign's first run builds it, in about {clock_text(build.wall_s)}"
+            )
+            return Finding(
+                what, "note", found, "only if a campaign needs it: closloop kernel build"
+            )
         if not boot:
             return Finding(what, "ok", f"Linux {kernel.version}, {kernel.hash}")
         report = check_kernel(kernel.path)
@@ -146,9 +154,8 @@ def _build_tools() -> Finding:
     if not missing:
         return Finding("tools to build it", "ok", "gcc, bpf-gcc, make, flex, bison, bc, xz")
     packages = " ".join(sorted(set(missing.values())))
-    state: State = "note" if find_kernel() else "missing"
     return Finding(
-        "tools to build it", state, f"no {', '.join(missing)}", f"apt-get install {packages}"
+        "tools to build it", "note", f"no {', '.join(missing)}", f"apt-get install {packages}"
     )
 
 
@@ -158,7 +165,7 @@ def _memory() -> Finding:
     try:
         found += f", guests' memory in {memory_dir(_GUEST_BYTES)}"
     except ClosloopError as error:
-        return Finding.of("memory", "missing", error)
+        return Finding.of("memory", "note", error, "trials in a kernel")
     return Finding("memory", "ok", found)
 
 

@@ -31,16 +31,18 @@ def build(
     ] = None,
     force: Annotated[bool, "Build it even if there is one."] = False,
 ) -> None:
-    """Build the kernel that trials run in. It is built once and kept in the user's cache.
+    """Build the kernel of trials with Linux' TCP, once, into the user's cache.
 
+    `closloop run` builds it too, when a campaign first needs it.
     The flow table, a BPF program that some tuners need, is compiled as well.
     """
     from collectors.bpf.compile import flow_table_object
     from orchestration.cli.terminal import Phases
+    from orchestration.core.machine import sigterm_as_interrupt
     from orchestration.kernel.build import build_kernel
 
     cores = len(os.sched_getaffinity(0))
-    with Phases() as phases:
+    with sigterm_as_interrupt(), Phases() as phases:
         kernel, built = build_kernel(source, jobs or cores, force, phases)
         phases.phase("compiling the flow table")
         flow_table_object()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
     from orchestration.campaign.unresponsive import Unresponsive
+    from orchestration.core.builds import Build
     from orchestration.core.trial import TrialSpec
     from orchestration.run.backend_factory import RackAccess
     from orchestration.run.checked import CheckedCampaign
@@ -106,6 +107,7 @@ def show_plan(
     from orchestration.campaign.plan import make_plan
     from orchestration.run.backend_factory import hardware
     from orchestration.run.checked import checked
+    from orchestration.run.launcher import builds_before
 
     campaign = checked(campaign, with_policies=True, engine=running.engine)
     offers: list[dict[str, Any]] | None = None
@@ -115,8 +117,9 @@ def show_plan(
     cores = 1 if campaign.runs_one_at_a_time else len(os.sched_getaffinity(0))
     made = make_plan(campaign, running.jobs or cores, running.out, campaign.engine.engine)
     sizes = _adaptive_sizes(campaign, made, running.out)
+    builds = builds_before(campaign, running.out)
     if not running.as_json:
-        print_plan(campaign, made, sizes, offers or [])
+        print_plan(campaign, made, sizes, offers or [], builds)
         return
     conditions = campaign.unresponsive_conditions.conditions
     data = {
@@ -124,6 +127,7 @@ def show_plan(
         **({} if bounds is None else {"bounds": _bounds_json(bounds)}),
         "marks_ignored": [_unresponsive_json(condition) for condition in conditions],
         "settings_unused": [one.to_json() for one in made.unused_settings],
+        "to_build": [_build_json(build) for build in builds],
         **({} if sizes is None else {"repeats": sizes}),
         **({} if offers is None else {"switches": offers}),
     }
@@ -181,6 +185,11 @@ def _adaptive_sizes(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any]
         else size(lambda trial: likely[rounds.condition_of(trial)]),
         "most": size(lambda trial: rule.maximum),
     }
+
+
+def _build_json(build: Build) -> dict[str, Any]:
+    problems = [problem.to_json() for problem in build.problems]
+    return {"what": build.what, "wall_s": round(build.wall_s, 1), "problems": problems}
 
 
 def _unresponsive_json(condition: Unresponsive) -> dict[str, Any]:

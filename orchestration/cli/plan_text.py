@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from orchestration.cli.terminal import in_real_time
 from orchestration.core.condition import TUNER
 from orchestration.render.numbers import clock_text
-from orchestration.render.table import Span, Table, table
+from orchestration.render.table import Span, Table, Text, table
 from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
+    from orchestration.core.builds import Build
     from orchestration.run.checked import CheckedCampaign
 
 
@@ -22,15 +23,18 @@ def print_plan(
     made: Plan,
     sizes: dict[str, Any] | None,
     offers: list[dict[str, Any]],
+    builds: Sequence[Build],
 ) -> None:
     """Print the cells with their sizes, the sum, what to beware of, and the order of the trials.
 
-    `sizes` are those of adaptive repeats, None for others; `offers` is what switches offer.
+    `sizes` are those of adaptive repeats, None for others; `offers` is what switches offer;
+    `builds` is what is built before the first trial.
     """
     from orchestration.campaign.deliverable_load import plan_messages
     from orchestration.campaign.rotation import describe_rotation
 
     show(_cells(campaign, made), _total(made) if sizes is None else _adaptive_total(made, sizes))
+    show(*(line for build in builds for line in _build_lines(build)))
     show(*filter(None, (campaign.engine.sentence, campaign.comparison.sentence)))
     cautions = (
         *campaign.unresponsive_conditions.sentences,
@@ -53,6 +57,12 @@ def cautions_of(campaign: Campaign) -> list[str]:
     from orchestration.analysis.stamp import cautions  # with it pyarrow is imported
 
     return cautions(checkpoints)
+
+
+def _build_lines(build: Build) -> list[Text]:
+    """Return what is said of something that is built first, and what is missing for it."""
+    first = f"first, {build.what} is built, once: about {clock_text(build.wall_s)} of wall time"
+    return [first, *(Span(str(problem), "warning") for problem in build.problems)]
 
 
 def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:

@@ -98,6 +98,7 @@ class RunOptions:
     ) -> Summary:
         """Run a campaign's trials on an executor, as `run` does."""
         from orchestration.cli.display import open_display
+        from orchestration.cli.terminal import Phases
         from orchestration.run.launcher import launch
 
         return launch(
@@ -109,6 +110,7 @@ class RunOptions:
             executor=executor,
             sink=sink,
             open_display=partial(open_display, watched=self.out / campaign.name if watch else None),
+            open_progress=Phases,
         )
 
     def show(self, summary: Summary) -> None:

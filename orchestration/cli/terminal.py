@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+# How often a phase that lasts has a line where there is no terminal.
+_HEARTBEAT_S = 15.0
 
 # Has "json" once this process has printed JSON: standard output must have a single document.
 printed: set[str] = set()
@@ -60,7 +64,11 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
 
 class Phases:
-    """Shows work in phases: a bar on a terminal, elsewhere a line per phase. A context manager."""
+    """Shows work in phases: a bar on a terminal, elsewhere lines. A context manager.
+
+    Elsewhere than on a terminal, a phase has a line when it begins, and one now and then while it
+    lasts, with the share that is done and the time since it began.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -76,6 +84,8 @@ class Phases:
             disable=not self._live,
         )
         self._task: TaskID | None = None
+        self._name = ""
+        self._began_s = self._printed_s = 0.0
 
     def __enter__(self) -> Phases:
         self._progress.start()
@@ -91,12 +101,20 @@ class Phases:
         self._end()
         self._task = self._progress.add_task(name, total=None)
         if not self._live:
+            self._name, self._began_s = name, time.monotonic()
+            self._printed_s = self._began_s
             print(f"{name} ...", file=sys.stderr, flush=True)
 
     def step(self, done: int, total: int) -> None:
         """Show that `done` of `total` steps of the phase are done."""
-        if self._task is not None:
-            self._progress.update(self._task, completed=done, total=total)
+        if self._task is None:
+            return
+        self._progress.update(self._task, completed=done, total=total)
+        now_s = time.monotonic()
+        if not self._live and now_s - self._printed_s >= _HEARTBEAT_S:
+            self._printed_s = now_s
+            share = f"{done / max(1, total):.0%} after {now_s - self._began_s:.0f} s"
+            print(f"{self._name}: {share}", file=sys.stderr, flush=True)
 
     def _end(self) -> None:
         if self._task is not None:

@@ -114,6 +114,16 @@ def deferred_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]
             signal.signal(number, handler)
 
 
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Within the context, SIGTERM raises KeyboardInterrupt, as SIGINT does."""
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 def limit_numpy_threads() -> None:
     """Make NumPy use one thread, since trials run in parallel, one per core.
 

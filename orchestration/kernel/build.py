@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from collectors.bpf.compile import COMPILER, PACKAGE
+from orchestration.core.builds import BuildProgress
 from orchestration.core.errors import NotReadyError
 from orchestration.kernel.boot import check_kernel
 from orchestration.kernel.cache import Kernel, Manifest, build_lock, built_kernels, install
@@ -67,16 +67,6 @@ _MAKE_LINES = 1_600
 _MAKE_LINE = re.compile(r"^  [A-Z]+\S* +\S")
 
 
-class BuildProgress(Protocol):
-    """Receives the progress of a build."""
-
-    def phase(self, name: str) -> None:
-        """Show that the phase `name` begins."""
-
-    def step(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps of the current phase are done."""
-
-
 def missing_tools() -> dict[str, str]:
     """Return the missing programs that a build needs, each with the Debian package that has it."""
     return {tool: package for tool, package in _TOOLS.items() if not shutil.which(tool)}
@@ -96,7 +86,7 @@ def build_kernel(
     """
     if not force and source is None and (kernels := built_kernels()):
         return kernels[-1], False
-    _require_tools()
+    require_tools()
     with build_lock(lambda: progress.phase("waiting for another build")) as folder:
         if not force and source is None and (kernels := built_kernels()):
             return kernels[-1], False
@@ -157,7 +147,8 @@ def _build(
     return install(out / "linux", runner.log, manifest), True
 
 
-def _require_tools() -> None:
+def require_tools() -> None:
+    """Raise NotReadyError with the programs that this machine lacks to build a kernel."""
     if platform.machine() not in ("x86_64", "i686"):
         raise NotReadyError(
             f"user-mode Linux runs on x86, this machine is {platform.machine()}",

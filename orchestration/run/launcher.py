@@ -7,15 +7,18 @@ Other packages can extend a run by entry points: `closloop.executors` (where tri
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestration.core import plugins
+from orchestration.core.builds import Build, BuildProgress, BuildsOnFirstUse
+from orchestration.core.capabilities import capabilities
 from orchestration.core.engines import engine_of
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.core.ports import HasEngines
+from orchestration.render.numbers import clock_text
 from orchestration.run.adaptive import Rounds, refuse_other_analysis_plan
 from orchestration.run.backend_factory import RackAccess, backend
 from orchestration.run.executors import THIS_MACHINE, Executor, check_disk
@@ -61,15 +64,18 @@ def launch(
     sink: str = "",
     part_of_many: bool = False,
     open_display: Callable[[str], AbstractContextManager[Listener]] | None = None,
+    open_progress: Callable[[], AbstractContextManager[BuildProgress]] | None = None,
 ) -> Summary:
     """Run a campaign into `out/<campaign>/`, and return the result.
 
     `jobs` trials run side by side, with 0 as many as possible. `open_display` gets a title;
-    `part_of_many` is as for `run_campaign`. Raises InputError or NotReadyError before anything is
+    `part_of_many` is as for `run_campaign`. What the trials need and is built once on a machine is
+    built first; `open_progress` shows that. Raises InputError or NotReadyError before anything is
     written, and Interrupted after SIGINT or SIGTERM.
     """
     live = live_sink(sink, out / campaign.name)
     runs_on = backend(campaign.trials[0].backend, rack, campaign.engine.engine)
+    _build(_builds(runs_on, unfinished(campaign, out, fresh=fresh)), open_progress)
     side_by_side = jobs or default_jobs(campaign, runs_on, executor)
     silent: AbstractContextManager[Listener] = nullcontext(Listener())
     shown = open_display(f"{campaign.name} on {runs_on.name}") if open_display else silent
@@ -85,6 +91,51 @@ def launch(
             part_of_many=part_of_many,
             executor=executor,
         )
+
+
+def builds_before(campaign: CheckedCampaign, out: Path) -> Sequence[Build]:
+    """Return what is built before the campaign's next trial on this machine.
+
+    Raises InputError or NotReadyError as `backend_factory.backend` does.
+    """
+    name = campaign.trials[0].backend
+    if capabilities(name).on_rack:
+        return ()
+    return _builds(backend(name, engine=campaign.engine.engine), unfinished(campaign, out))
+
+
+def _builds(engine: Backend, trials: Sequence[TrialSpec]) -> Sequence[Build]:
+    return engine.to_build(trials) if trials and isinstance(engine, BuildsOnFirstUse) else ()
+
+
+def _build(
+    builds: Sequence[Build],
+    open_progress: Callable[[], AbstractContextManager[BuildProgress]] | None,
+) -> None:
+    """Build what is missing. Raises NotReadyError with all that the builds lack, or Interrupted."""
+    if lacking := [problem for build in builds for problem in build.problems]:
+        raise NotReadyError(lacking)
+    if not builds:
+        return
+    silent: AbstractContextManager[BuildProgress] = nullcontext(_NoProgress())
+    with open_progress() if open_progress else silent as progress:
+        for build in builds:
+            progress.phase(f"building {build.what}, once, in about {clock_text(build.wall_s)}")
+            build.make(progress)
+
+
+class _NoProgress:
+    def phase(self, name: str) -> None:
+        pass
+
+    def step(self, done: int, total: int) -> None:
+        pass
+
+
+def unfinished(campaign: Campaign, out: Path, *, fresh: bool = False) -> list[TrialSpec]:
+    """Return the trials that are not in `out/<campaign>/` yet; with `fresh`, all of them."""
+    folder = RunFolder(out / campaign.name)
+    return [trial for trial in campaign.trials if fresh or not folder.of(trial).exists()]
 
 
 def default_jobs(campaign: Campaign, backend: Backend, executor: Executor = THIS_MACHINE) -> int:
@@ -129,7 +180,7 @@ def run_campaign(
     folder = RunFolder(out / campaign.name)
     if campaign.repeats is not None and not fresh:
         refuse_other_analysis_plan(folder.path, campaign.repeats)
-    todo = [trial for trial in campaign.trials if fresh or not folder.of(trial).exists()]
+    todo = unfinished(campaign, out, fresh=fresh)
     for testbed, trials in _by_testbed(todo, campaign.testbeds):
         executor.check(backend, testbed, jobs, trials)
     check_disk(out, todo, campaign.testbeds)

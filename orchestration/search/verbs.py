@@ -19,7 +19,7 @@ from orchestration.campaign.search_result import (
     SearchResult,
 )
 from orchestration.cli.options import ClusterOption, In, Jobs, Json, On, Out, verb
-from orchestration.cli.terminal import print_json
+from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.machine import limit_numpy_threads
 from orchestration.core.roce import DCQCN_PARAMETERS
 from orchestration.render.numbers import percents
@@ -162,6 +162,7 @@ class _Runner:
             executor=self._executor,
             part_of_many=True,
             open_display=lambda _: open_display(f"{campaign.name}, {stage}"),
+            open_progress=Phases,
         )
         self._fresh = False
 

@@ -1,5 +1,5 @@
 import json
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,8 +29,7 @@ def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "exchange.md"
-MINE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[-1]
+MINE = Path(__file__).parents[3] / "examples" / "own-package" / "everything" / "importer.py"
 IMPORT = ("import", "hpcc", "--flow", "flow.txt", "--topology", "topology.txt", "--fct", "fct.txt")
 
 
@@ -100,16 +99,19 @@ def test_the_help_lists_importers_without_loading_them():
 def test_an_importer_of_ones_own_gets_the_options_of_a_trial_and_a_broken_one_is_said(
     files, monkeypatch
 ):
-    (files / "my_importer.py").write_text(MINE)
+    shutil.copy(MINE, files / "my_importer.py")
     monkeypatch.syspath_prepend(str(files))
     points = {
-        name: f"{place}:import_mine"
+        name: f"{place}:import_log"
         for name, place in (("mine", "my_importer"), ("broken", "nowhere.at_all"))
     }
     monkeypatch.setattr(plugins, "offered", lambda group: points)
     monkeypatch.setattr(verbs, "offered", lambda group: points)
     (files / "run.log").write_text("0 0 1 1000 9000\n5 1 2 2000 19000\n")
-    assert "Take over a run of my simulator." in run("import", "--help").output
+    assert (
+        "Import a run of a simulator that writes one line per flow."
+        in run("import", "--help").output
+    )
     done = json.loads(run("import", "mine", "run.log", "-o", "runs/mine", "--json").stdout)
     assert (done["label"], done["flows"], done["testbed"]) == ("imported", 2, "graphcc")
     with pytest.raises(InputError, match=r"'broken' of closloop\.importers cannot be loaded"):
