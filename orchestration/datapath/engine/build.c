@@ -6,14 +6,27 @@
 
 #define MOST_SLOTS (1ULL << 28)
 #define FEWEST_SLOTS (1ULL << 18)
+#define LARGE_PAGE (2UL << 20)
 #define LONGEST_DELAY_NS (1ULL << 30)
+
+/* Large pages, where the system has them: what is touched is all over the memory. */
+static void ask_large_pages(void *at, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+	madvise(at, bytes, MADV_HUGEPAGE);
+#endif
+	(void)at, (void)bytes;
+}
 
 /* Memory in whole cache lines, all 0. */
 static void *zeros(size_t count, size_t bytes)
 {
-	size_t whole = (count * bytes / CL_LINE + 1) * CL_LINE;
-	void *at = aligned_alloc(CL_LINE, whole);
+	size_t unit = count * bytes < LARGE_PAGE ? CL_LINE : LARGE_PAGE;
+	size_t whole = (count * bytes / unit + 1) * unit;
+	void *at = aligned_alloc(unit, whole);
 
+	if (at && unit == LARGE_PAGE)
+		ask_large_pages(at, whole);
 	return at ? memset(at, 0, whole) : NULL;
 }
 
@@ -29,6 +42,7 @@ static bool reserve_arena(struct cl_engine *e)
 	} while (at == MAP_FAILED && (slots /= 2) >= FEWEST_SLOTS);
 	if (at == MAP_FAILED)
 		return false;
+	ask_large_pages(at, slots * sizeof(*e->arena));
 	e->arena = at;
 	e->arena_room = slots;
 	e->arena_end = CHUNK; /* slot 0 is none */
@@ -300,6 +314,7 @@ void cl_engine_free(struct cl_engine *e)
 	free(e->receiver);
 	free(e->posted);
 	free(e->wheel.arrival);
+	free(e->wheel.order);
 	free(e);
 }
 

@@ -143,6 +143,7 @@ struct wheel {
 	u32 shift; /* a slot has 2^shift nanoseconds */
 	u64 taken[WHEEL_SLOTS / 64];
 	u32 first[WHEEL_SLOTS], last[WHEEL_SLOTS];
+	u32 *order; /* numbers of arrivals, as they happen */
 };
 
 struct cl_engine {

@@ -4,8 +4,12 @@
 #include "lists.h"
 
 #define FEW_SWITCHES 64 /* from so many on, the caches have forgotten the next one */
+#define WARM_PORT 6      /* so many arrivals before, the memory is asked for its port */
+#define WARM_LISTS 3
 
-/* Ask the memory for what a packet touches when it enters its port. */
+/* Ask the memory for what a packet touches when it enters its port; then, when that is there, for
+ * where it goes.
+ */
 static inline void warm_port(const struct cl_engine *e, const struct fabric_switch *s,
 			     const struct packet *p)
 {
@@ -15,24 +19,37 @@ static inline void warm_port(const struct cl_engine *e, const struct fabric_swit
 	cl_fetch(&e->queue[port * e->fabric.classes]);
 }
 
-/* Then, when those are there, for where it goes. */
-static void warm_lists(const struct cl_engine *e, const struct fabric_switch *s)
+static inline void warm_lists(const struct cl_engine *e, const struct fabric_switch *s,
+			      const struct packet *p)
 {
-	for (u32 i = 0; i < e->wheel.count; i++) {
-		const struct packet *p = &e->wheel.arrival[i].packet;
-		u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
+	u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
 
-		cl_fetch(&e->arena[e->out[port].tail]);
-		cl_fetch(&e->arena[e->queue[port * e->fabric.classes].tail]);
-		cl_fetch(&e->arena[e->queue[port * e->fabric.classes].head]);
-	}
+	cl_fetch(&e->arena[e->out[port].tail]);
+	cl_fetch(&e->arena[e->queue[port * e->fabric.classes].tail]);
+	cl_fetch(&e->arena[e->queue[port * e->fabric.classes].head]);
+}
+
+/* The same for ports that are busy already: they are settled at the window's end. */
+static void warm_busy(const struct cl_engine *e, const struct fabric_switch *s, bool lists)
+{
+	for (u32 word = 0; word <= (s->ports - 1) / 64; word++)
+		for (u64 busy = s->busy[word]; busy; busy &= busy - 1) {
+			u32 port = s->first + word * 64 + __builtin_ctzll(busy);
+
+			if (lists) {
+				cl_fetch(&e->arena[e->out[port].tail]);
+				cl_fetch(&e->arena[e->queue[port * e->fabric.classes].head]);
+			} else {
+				cl_fetch(&e->out[port]);
+				cl_fetch(&e->queue[port * e->fabric.classes]);
+			}
+		}
 }
 
 /* Put what arrives by a port into the wheel. Ports come in their order, and each one's packets in
  * that of their times, so what is equal stays in order.
  */
-static inline void add_arrival(struct cl_engine *e, const struct fabric_switch *s, struct wheel *w,
-			       const struct packet *p, u32 in)
+static inline void add_arrival(struct cl_engine *e, struct wheel *w, const struct packet *p, u32 in)
 {
 	u32 number = w->count++, after_ns = p->at_ns - (u32)e->now_ns, slot = after_ns >> w->shift;
 	struct arrival *all = w->arrival, *a = &all[number];
@@ -40,7 +57,6 @@ static inline void add_arrival(struct cl_engine *e, const struct fabric_switch *
 
 	a->packet = *p;
 	a->in = in;
-	warm_port(e, s, p);
 	a->next = UINT32_MAX;
 	if (!(w->taken[slot / 64] & bit)) {
 		w->taken[slot / 64] |= bit;
@@ -64,13 +80,30 @@ static bool grow_wheel(struct cl_engine *e)
 	u32 room = w->room ? 2 * w->room : 1024;
 	struct arrival *grown = realloc(w->arrival, room * sizeof(*grown));
 
-	if (!grown) {
+	u32 *order = realloc(w->order, room * sizeof(*order));
+
+	w->arrival = grown ? grown : w->arrival;
+	w->order = order ? order : w->order;
+	if (!grown || !order) {
 		fail(e, "no memory for what arrives at a switch");
 		return false;
 	}
-	w->arrival = grown;
 	w->room = room;
 	return true;
+}
+
+/* Write the numbers of all arrivals in their order. */
+static inline void sort_arrivals(struct wheel *w)
+{
+	u32 count = 0;
+
+	for (u32 word = 0; word < WHEEL_SLOTS / 64; word++) {
+		for (u64 taken = w->taken[word]; taken; taken &= taken - 1)
+			for (u32 i = w->first[word * 64 + __builtin_ctzll(taken)]; i != UINT32_MAX;
+			     i = w->arrival[i].next)
+				w->order[count++] = i;
+		w->taken[word] = 0;
+	}
 }
 
 /* Take all that arrives before `end_ns`; return when the next one arrives. */
@@ -87,7 +120,7 @@ static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 end_ns
 		while (p->kind != NO_PACKET && (s32)(p->at_ns - (u32)end_ns) < 0) {
 			if (unlikely(w->count == w->room) && !grow_wheel(e))
 				return CL_NEVER;
-			add_arrival(e, s, w, p, s->first + i);
+			add_arrival(e, w, p, s->first + i);
 			head = cl_drop_first(e, head);
 			p = &e->arena[head];
 		}
@@ -169,35 +202,38 @@ static void happen_timers(struct cl_engine *e, struct fabric_switch *s, u64 now_
 				   e->share[port].refresh_at_ns));
 }
 
-/* All arrivals, timers and, while somebody is told to stop, departures, in the order of times. */
-static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 end_ns)
+/* All arrivals, timers and, while somebody is told to stop, departures, in the order of times. The
+ * ports from `next_port` to `last_port` are the next switch's: meanwhile the memory is asked for what
+ * arrives there.
+ */
+static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 end_ns, u32 next_port,
+			    u32 last_port)
 {
-	struct wheel *w = &e->wheel;
-	u32 word = 0, next = UINT32_MAX;
+	const struct wheel *w = &e->wheel;
+	bool warms = next_port < last_port;
+	u32 done = 0;
 
+	for (u32 i = 0; warms && i < w->count && i < WARM_PORT; i++)
+		warm_port(e, s, &w->arrival[w->order[i]].packet);
 	for (;;) {
 		u64 arrival_ns = CL_NEVER, at_ns;
+		struct arrival *a = NULL;
 
-		while (next == UINT32_MAX && word < WHEEL_SLOTS / 64) {
-			u32 slot;
-
-			if (!w->taken[word]) {
-				word++;
-				continue;
-			}
-			slot = word * 64 + __builtin_ctzll(w->taken[word]);
-			w->taken[word] &= w->taken[word] - 1;
-			next = w->first[slot];
+		if (done < w->count) {
+			a = &w->arrival[w->order[done]];
+			arrival_ns = cl_near_ns(e->now_ns, a->packet.at_ns);
 		}
-		if (next != UINT32_MAX)
-			arrival_ns = cl_near_ns(e->now_ns, w->arrival[next].packet.at_ns);
 		at_ns = min64(arrival_ns, min64(s->timer_ns, end_ns - 1));
 		if (unlikely(s->stopping))
 			depart_in_order(e, s, at_ns);
-		if (arrival_ns != CL_NEVER && arrival_ns <= at_ns) {
-			struct arrival *a = &w->arrival[next];
-
-			next = a->next;
+		if (arrival_ns <= at_ns) {
+			if (warms && done + WARM_PORT < w->count)
+				warm_port(e, s, &w->arrival[w->order[done + WARM_PORT]].packet);
+			if (warms && done + WARM_LISTS < w->count)
+				warm_lists(e, s, &w->arrival[w->order[done + WARM_LISTS]].packet);
+			if (next_port < last_port)
+				cl_fetch(&e->arena[e->heads[next_port++]]);
+			done++;
 			arrive(e, s, a, arrival_ns);
 		} else if (unlikely(s->timer_ns < end_ns)) {
 			happen_timers(e, s, s->timer_ns);
@@ -205,15 +241,8 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 			break;
 		}
 	}
-}
-
-/* Ask the memory early for what arrives at the next switch. */
-static inline void warm_switch(const struct cl_engine *e, u32 number)
-{
-	const struct fabric_switch *s = &e->fabric_switch[number];
-
-	for (u32 i = 0; i < s->ports; i++)
-		cl_fetch(&e->arena[e->heads[s->first + i]]);
+	for (; next_port < last_port; next_port++)
+		cl_fetch(&e->arena[e->heads[next_port]]);
 }
 
 static void switch_window(struct cl_engine *e, u32 number, u64 end_ns)
@@ -222,8 +251,14 @@ static void switch_window(struct cl_engine *e, u32 number, u64 end_ns)
 	u64 next_ns = gather(e, s, end_ns);
 
 	if (e->switches > FEW_SWITCHES)
-		warm_lists(e, s);
-	happen_in_order(e, s, end_ns);
+		warm_busy(e, s, false);
+	sort_arrivals(&e->wheel);
+	if (e->switches > FEW_SWITCHES && number + 1 < e->switches)
+		happen_in_order(e, s, end_ns, s[1].first, s[1].first + s[1].ports);
+	else
+		happen_in_order(e, s, end_ns, 0, 0);
+	if (e->switches > FEW_SWITCHES)
+		warm_busy(e, s, true);
 	settle_all_busy(e, s, end_ns - 1);
 	for (u32 word = 0; word <= (s->ports - 1) / 64; word++)
 		if (s->busy[word])

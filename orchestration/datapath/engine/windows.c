@@ -90,8 +90,6 @@ int cl_engine_run(struct cl_engine *e, uint64_t until_ns, uint64_t hops)
 			}
 		for (u32 i = 0; i < e->switches; i++)
 			if (e->due_ns[e->nic_count + i] < end_ns) {
-				if (e->switches > FEW_SWITCHES && i + 1 < e->switches)
-					warm_switch(e, i + 1);
 				switch_window(e, i, end_ns);
 				visited++;
 			}
