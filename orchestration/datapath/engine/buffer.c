@@ -19,6 +19,7 @@
 
 static void settle_all(struct cl_engine *e, struct fabric_switch *s, u64 now_ns);
 static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now_ns);
+static void take_back(struct cl_engine *e, struct fabric_switch *s, struct out *o);
 
 static bool is_lossless(const struct cl_engine *e, u32 klass)
 {
@@ -54,6 +55,7 @@ static void send_pause(struct cl_engine *e, struct fabric_switch *s, u32 port, u
 {
 	struct out *o = &e->out[port];
 
+	take_back(e, s, o);
 	if (!o->control)
 		o->control = o->control_end = new_chunk(e);
 	cl_append(e, &o->control_end, &(struct packet){ .at_ns = now_ns, .flow = quanta,
@@ -127,7 +129,7 @@ static void let_go_who_may(struct cl_engine *e, struct fabric_switch *s, u32 fro
 {
 	if (e->fabric.xoff_bytes) {
 		if (from)
-			let_go_of(e, s, from - 1, now_ns);
+			let_go_of(e, s, s->first + from - 1, now_ns);
 		return;
 	}
 	for (u32 port = s->first; port < s->first + s->ports; port++)
@@ -144,7 +146,7 @@ static inline bool admit(struct cl_engine *e, struct fabric_switch *s, struct pa
 	bool counted_in = is_lossless(e, klass);
 	u32 bytes = cl_bytes(p), *held = cl_held(e, in, klass);
 
-	cl_set_from(p, counted_in ? in + 1 : 0);
+	cl_set_from(p, counted_in ? in - s->first + 1 : 0);
 	if (unlikely(!fits(e, s, klass, counted_in ? *held : backlog_bytes, bytes))) {
 		settle_all(e, s, now_ns);
 		if (!fits(e, s, klass, counted_in ? *held : backlog_bytes, bytes)) {
@@ -175,10 +177,10 @@ static inline void release(struct cl_engine *e, struct fabric_switch *s, const s
 	u32 bytes = cl_bytes(p), from = cl_from(p);
 
 	if (from) {
-		u32 *held = cl_held(e, from - 1, klass);
+		u32 *held = cl_held(e, s->first + from - 1, klass);
 
 		if (unlikely(s->headroom_used)) {
-			struct share *share = &e->share[from - 1];
+			struct share *share = &e->share[s->first + from - 1];
 			u32 headroom = min32(share->headroom_used[klass], bytes);
 
 			share->headroom_used[klass] -= headroom;

@@ -21,7 +21,7 @@ static void ask_large_pages(void *at, size_t bytes)
 /* Memory in whole cache lines, all 0. */
 static void *zeros(size_t count, size_t bytes)
 {
-	size_t unit = count * bytes < LARGE_PAGE ? CL_LINE : LARGE_PAGE;
+	size_t unit = count * bytes < LARGE_PAGE ? 2 * CL_LINE : LARGE_PAGE;
 	size_t whole = (count * bytes / unit + 1) * unit;
 	void *at = aligned_alloc(unit, whole);
 
@@ -108,6 +108,7 @@ static bool number_ports(struct cl_engine *e, const struct cl_device *devices,
 		fail(e, "a switch has at most 1,024 ports");
 	while (1U << e->route_bits < most)
 		e->route_bits++;
+	e->words = (most + 63) / 64;
 	for (u32 i = 0; i < e->ports; i++) {
 		u32 port = first[ports[i].device]++;
 
@@ -142,7 +143,7 @@ static void make_port(struct cl_engine *e, const struct cl_port *made, u32 port)
 	o->peer_node = node == UINT32_MAX ? e->nic_of[there] : e->nic_count + node;
 	if (8 * CL_PS_PER_S % made->rate_bps == 0 && 8 * CL_PS_PER_S / made->rate_bps <= UINT32_MAX)
 		o->ps_per_byte = 8 * CL_PS_PER_S / made->rate_bps;
-	o->tail = e->heads[there] = new_chunk(e);
+	o->tail = o->left = e->heads[there] = new_chunk(e);
 	e->window_ns = min64(e->window_ns, made->delay_ns);
 	if (e->share) {
 		struct share *share = &e->share[port];
@@ -160,8 +161,8 @@ static void make_queues(struct cl_engine *e, u32 port, const u32 *limit_bytes)
 		u32 number = e->first_queue[port] + i;
 		struct queue *q = cl_queue(e, &e->out[port], i);
 
-		e->external_queue[q - e->queue] = number;
-		e->internal_queue[number] = q - e->queue;
+		e->external_queue[port * e->fabric.classes + i] = number;
+		e->internal_queue[number] = port * e->fabric.classes + i;
 		q->head = q->tail = new_chunk(e);
 		q->limit_bytes = limit_bytes[number];
 		/* until a tuner sets thresholds, nothing is marked */
@@ -205,6 +206,12 @@ static void make_all(struct cl_engine *e, const struct cl_device *devices,
 			make_nic(e, port);
 		}
 	}
+	for (u32 port = 0; port < e->ports; port++) {
+		u32 there = e->peer[port];
+
+		e->out[port].peer_bit = e->out[port].peer_node * e->words * 64 +
+			(is_switch(e, there) ? there - cl_switch_of(e, there)->first : 0);
+	}
 	while ((e->window_ns - 1) >> e->wheel.shift >= WHEEL_SLOTS)
 		e->wheel.shift++;
 	for (u32 i = 0; i < CL_CLASSES; i++)
@@ -234,8 +241,9 @@ static bool give_more_memory(struct cl_engine *e)
 {
 	e->heads = zeros(e->ports, sizeof(u32));
 	e->due_ns = zeros(e->nic_count + e->switches, sizeof(u64));
+	e->coming = zeros((size_t)(e->nic_count + e->switches) * e->words, sizeof(u64));
 	e->out = zeros(e->ports, sizeof(*e->out));
-	e->queue = zeros((size_t)e->ports * e->fabric.classes, sizeof(*e->queue));
+	e->more_queues = zeros((size_t)e->ports * (e->fabric.classes - 1), sizeof(*e->more_queues));
 	e->external_queue = zeros((size_t)e->ports * e->fabric.classes, sizeof(u32));
 	e->internal_queue = zeros(e->fabric.queues, sizeof(u32));
 	e->fabric_switch = zeros(e->switches, sizeof(*e->fabric_switch));
@@ -244,7 +252,7 @@ static bool give_more_memory(struct cl_engine *e)
 		e->share = zeros(e->ports, sizeof(*e->share));
 		e->held_bytes = zeros((size_t)e->ports * e->fabric.classes, sizeof(u32));
 	}
-	return e->external_queue && e->internal_queue && e->heads && e->due_ns && e->out && e->queue && e->fabric_switch && e->nic &&
+	return e->external_queue && e->internal_queue && e->heads && e->due_ns && e->coming && e->out && e->more_queues && e->fabric_switch && e->nic &&
 	       ((e->share && e->held_bytes) || !e->fabric.shared_buffer) && grow_wheel(e);
 }
 
@@ -272,6 +280,7 @@ struct cl_engine *cl_engine_new(const struct cl_fabric *fabric, const struct cl_
 	e->route_bits = 1;
 	e->window_ns = LONGEST_DELAY_NS;
 	e->watch_ns = CL_NEVER;
+	e->times_ahead = fabric->classes == 1 && !fabric->marks_departures;
 	if (!give_memory(e) || !number_ports(e, devices, ports) || !give_more_memory(e))
 		fail(e, "no memory for so large a fabric");
 	else
@@ -304,8 +313,9 @@ void cl_engine_free(struct cl_engine *e)
 	free(e->internal_queue);
 	free(e->heads);
 	free(e->due_ns);
+	free(e->coming);
 	free(e->out);
-	free(e->queue);
+	free(e->more_queues);
 	free(e->fabric_switch);
 	free(e->share);
 	free(e->held_bytes);

@@ -17,28 +17,31 @@
 #define MOST_TIMED 16
 #define WHEEL_SLOTS 1024
 
+struct queue {
+	u32 head, tail; /* of what waits and has no time yet */
+	struct cl_queue_state state;
+	u32 limit_bytes;
+	u32 deficit_bytes;
+} CL_ALIGNED;
+
 /* What a port sends by, towards the other end of its cable. */
 struct out {
 	u64 free_ps;     /* when the line is free for the next packet */
 	u64 stream;      /* of marking */
-	u32 tail;        /* of the list of what is on the wire */
+	u32 tail;        /* of the list of what is on the wire, or has its time to be */
+	u32 left;        /* in that list, the first that has not begun to leave */
 	u32 ps_per_byte; /* 0 if that is no whole number */
 	u32 delay_ns;
 	u32 peer_node;
+	u32 peer_bit;    /* of the other end, among the arrivals at its node */
 	u32 control, control_end; /* pause frames, which go before all packets; 0: no list yet */
 	bool has_control;
 	u8 turns;        /* how many queues have packets and are not stopped */
 	u8 stopped;      /* classes, as bits, that the peer has stopped */
 	u8 discards;     /* classes, as bits, of which the watchdog drops what comes */
 	u8 order[8];     /* classes, as they take turns */
-} CL_ALIGNED;
-
-struct queue {
-	u32 head, tail;
-	struct cl_queue_state state;
-	u32 limit_bytes;
-	u32 deficit_bytes;
-} CL_ALIGNED;
+	struct queue queue; /* of the first class; in the neighbouring line */
+} __attribute__((aligned(2 * CL_LINE)));
 
 /* What a port or a NIC has been told by its peer: IEEE 802.1Qbb. Arrays are by priority. */
 struct pause {
@@ -151,8 +154,9 @@ struct cl_engine {
 	u32 arena_end, arena_room, free_chunk;
 	u32 *heads;           /* by port: the list of what arrives there */
 	u64 *due_ns;          /* by node: before, nothing happens there */
+	u64 *coming;          /* by node, in words: ports of which the list of arrivals is not empty */
 	struct out *out;
-	struct queue *queue;
+	struct queue *more_queues; /* of the other classes, port by port */
 	struct fabric_switch *fabric_switch;
 	struct share *share;  /* NULL without shared buffers */
 	u32 *held_bytes;      /* by port and class: of what arrived and has not begun to leave, those
@@ -168,7 +172,8 @@ struct cl_engine {
 	const struct cl_policy *policy;
 	struct cl_nics nics;
 	u8 class_bit[8];      /* a class' priority, as a bit */
-	u32 route_bits;
+	u32 route_bits, words; /* words: of a switch's ports, as bits */
+	bool times_ahead;     /* a packet that enters a queue gets its time at once: port.c */
 	u64 window_ns;        /* the shortest delay */
 	u64 now_ns;           /* before, all has happened */
 	u64 watch_ns;         /* when the watchdog looks next */
@@ -211,7 +216,14 @@ static inline struct fabric_switch *cl_switch_of(struct cl_engine *e, u32 port)
 
 static inline struct queue *cl_queue(const struct cl_engine *e, const struct out *o, u32 klass)
 {
-	return &e->queue[(o - e->out) * e->fabric.classes + klass];
+	return klass ? &e->more_queues[(o - e->out) * (e->fabric.classes - 1) + klass - 1] :
+		       (struct queue *)&o->queue;
+}
+
+/* By its number, which is that of its port times the classes, plus its class. */
+static inline struct queue *cl_queue_at(const struct cl_engine *e, u32 number)
+{
+	return cl_queue(e, &e->out[number / e->fabric.classes], number % e->fabric.classes);
 }
 
 static inline u32 *cl_held(const struct cl_engine *e, u32 port, u32 klass)

@@ -23,6 +23,7 @@
 static void settle_all(struct cl_engine *e, struct fabric_switch *s, u64 now_ns);
 static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now_ns);
 static void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns);
+static void take_back(struct cl_engine *e, struct fabric_switch *s, struct out *o);
 static void wait_for_turn(struct cl_engine *e, u32 flow, u64 not_before_ps);
 static void add_control(struct cl_engine *e, struct nic *n, const struct packet *p);
 static void leave_unfinished(struct cl_engine *e, struct nic *n, u32 flow);

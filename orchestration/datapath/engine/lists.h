@@ -60,6 +60,30 @@ static inline void cl_append(struct cl_engine *e, u32 *tail, const struct packet
 	*tail = next;
 }
 
+static void free_chunk(struct cl_engine *e, u32 first)
+{
+	e->arena[first].flow = e->free_chunk;
+	e->free_chunk = first;
+}
+
+/* Let a list end at `slot`, which is in it, and free the pieces behind. */
+static void cl_cut(struct cl_engine *e, u32 slot, u32 *tail)
+{
+	u32 kept = slot - slot % CHUNK, piece = kept, last = *tail - *tail % CHUNK;
+
+	while (piece != last) {
+		u32 next = e->arena[piece].flow - 1;
+
+		if (piece != kept)
+			free_chunk(e, piece);
+		piece = next;
+	}
+	if (last != kept)
+		free_chunk(e, last);
+	*tail = slot;
+	e->arena[slot].kind = NO_PACKET;
+}
+
 static inline bool cl_is_empty(const struct cl_engine *e, u32 head)
 {
 	return e->arena[head].kind == NO_PACKET;

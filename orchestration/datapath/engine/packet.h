@@ -17,16 +17,18 @@
 
 enum kind { NO_PACKET, DATA, ACK, NAK, CNP, PAUSE };
 
+#define CL_ROUTE_BITS 53
+#define CL_ROUTE_MASK ((1ULL << CL_ROUTE_BITS) - 1)
 #define CL_KIND_BITS 3
 #define CL_ASKS 0x20 /* for an acknowledgement */
 #define CL_ECT 0x40  /* its sender answers marks */
 #define CL_CE 0x80   /* marked */
 
 struct packet {
-	u64 route;  /* ports of the switches to come, the next one in the lowest bits */
-	u32 at_ns;  /* modulo 2^32: on a wire, when it arrives; at a NIC, when it was made; in a queue, by
-		     * which port of the switch it came, plus 1, 0 if nobody counts that
+	u64 route;  /* ports of the switches to come, the next one in the lowest bits; in the highest,
+		     * by which port of the switch it came, plus 1, 0 if nobody counts that
 		     */
+	u32 at_ns;  /* modulo 2^32: on a wire, when it arrives; in a list of a NIC, when it was made */
 	u32 flow;   /* of a pause: its quanta */
 	u32 psn;    /* of a pause: its priorities, as bits */
 	u16 bytes;
@@ -75,12 +77,12 @@ static inline bool cl_mark(struct packet *p)
 
 static inline u32 cl_from(const struct packet *p)
 {
-	return p->at_ns;
+	return p->route >> CL_ROUTE_BITS;
 }
 
 static inline void cl_set_from(struct packet *p, u32 from)
 {
-	p->at_ns = from;
+	p->route = (p->route & CL_ROUTE_MASK) | (u64)from << CL_ROUTE_BITS;
 }
 
 /* The port of the switch that forwards a packet now; the next one is then in its place. */
@@ -88,7 +90,7 @@ static inline u32 cl_next_port(struct packet *p, u32 bits)
 {
 	u32 port = p->route & ((1U << bits) - 1);
 
-	p->route >>= bits;
+	p->route = (p->route & CL_ROUTE_MASK) >> bits;
 	p->klass += 1 << 3;
 	return port;
 }

@@ -9,6 +9,11 @@
  * What happens in between is worked out when somebody looks: everything here first calls `settle`,
  * which sends what has begun to be sent by now. This is exact, because nothing can change between
  * two looks.
+ *
+ * With one class, first in is first out, so when a packet enters, the time at which it begins to
+ * leave is known. It is then written at once to where the other end will find it, behind `left`, from
+ * where on packets still wait. A pause frame, sent or taken, takes that back: what waits is then in
+ * the queue's own list, without times, as always with several classes.
  */
 #include "engine.h"
 #include "lists.h"
@@ -79,8 +84,8 @@ static u32 next_class(const struct cl_engine *e, struct out *o)
 	}
 }
 
-/* Put a packet on the wire, which is free. */
-static inline void transmit(struct cl_engine *e, struct out *o, struct packet *p)
+/* Give a packet the time at which the line is free, and let the other end find it. */
+static inline void put_on_wire(struct cl_engine *e, struct out *o, struct packet *p)
 {
 	u64 arrival_ns = cl_begin_ns(o->free_ps) + o->delay_ns;
 	u64 *due_ns = &e->due_ns[o->peer_node];
@@ -89,8 +94,50 @@ static inline void transmit(struct cl_engine *e, struct out *o, struct packet *p
 	o->free_ps += cl_sending_ps(e, o - e->out, o, cl_bytes(p));
 	if (arrival_ns < *due_ns)
 		*due_ns = arrival_ns;
+	e->coming[o->peer_bit / 64] |= 1ULL << o->peer_bit % 64;
 	cl_append(e, &o->tail, p);
+}
+
+/* Put a packet on the wire, which is free. */
+static inline void transmit(struct cl_engine *e, struct out *o, struct packet *p)
+{
+	put_on_wire(e, o, p);
+	o->left = o->tail;
 	e->counts.hops++;
+}
+
+/* Give all that waits in the queue its time. */
+static void time_ahead(struct cl_engine *e, struct out *o)
+{
+	struct queue *q = &o->queue;
+
+	while (q->head != q->tail) {
+		struct packet p = e->arena[q->head];
+
+		q->head = cl_drop_first(e, q->head);
+		put_on_wire(e, o, &p);
+	}
+	o->turns = 0;
+}
+
+/* Take the times of what has not begun to leave back: it is in the queue's list then. */
+static void take_back(struct cl_engine *e, struct fabric_switch *s, struct out *o)
+{
+	struct queue *q = &o->queue;
+	u32 slot = o->left;
+
+	if (slot == o->tail)
+		return;
+	for (; slot != o->tail; slot = cl_after(e, slot)) {
+		struct packet p = e->arena[slot];
+
+		o->free_ps -= cl_sending_ps(e, o - e->out, o, cl_bytes(&p));
+		cl_append(e, &q->tail, &p);
+	}
+	cl_cut(e, o->left, &o->tail);
+	o->turns = 1;
+	o->order[0] = 0;
+	s->departs_ns = 0;
 }
 
 /* Whether a pause frame is next. The wire is then free for it. */
@@ -109,8 +156,19 @@ static inline bool control_is_next(const struct cl_engine *e, struct out *o)
 	return true;
 }
 
-/* Put on the wire what has begun to be sent by `now_ns`. */
-static void settle_busy(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
+/* A packet begins to leave its queue. */
+static inline void depart(struct cl_engine *e, struct fabric_switch *s, struct queue *q,
+			  const struct packet *p, u32 klass, u64 now_ns)
+{
+	q->state.backlog_bytes -= cl_bytes(p);
+	q->state.tx_bytes += cl_bytes(p);
+	q->state.tx_packets++;
+	if (e->share)
+		release(e, s, p, klass, now_ns);
+}
+
+/* Send pause frames, and what has no time yet, by `now_ns`. */
+static void send_waiting(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
 {
 	u64 now_ps = now_ns * CL_PS_PER_NS;
 	bool control;
@@ -131,29 +189,36 @@ static void settle_busy(struct cl_engine *e, struct fabric_switch *s, struct out
 		q = cl_queue(e, o, klass);
 		p = e->arena[q->head];
 		q->head = cl_drop_first(e, q->head);
-		q->state.backlog_bytes -= cl_bytes(&p);
-		q->state.tx_bytes += cl_bytes(&p);
-		q->state.tx_packets++;
-		if (q->head == q->tail) {
-			if (e->fabric.classes > 1)
-				leave_turns(o, klass);
-			else
-				o->turns = 0;
-		}
-		if (e->share)
-			release(e, s, &p, klass, now_ns);
+		if (q->head == q->tail)
+			leave_turns(o, klass);
+		depart(e, s, q, &p, klass, now_ns);
 		if (e->fabric.marks_departures)
 			mark(o, q, &p);
 		transmit(e, o, &p);
 	}
-	if (!o->turns && !o->has_control)
-		set_busy(e, s, o, false);
+	if (e->times_ahead && o->turns && !o->has_control)
+		time_ahead(e, o);
 }
 
+/* Let leave what has begun to be sent by `now_ns`. */
 static inline void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
 {
-	if (o->turns || unlikely(o->has_control))
-		settle_busy(e, s, o, now_ns);
+	while (o->left != o->tail) {
+		const struct packet *p = &e->arena[o->left];
+
+		if ((s32)(p->at_ns - o->delay_ns - (u32)now_ns) > 0)
+			break;
+		depart(e, s, &o->queue, p, 0, now_ns);
+		e->counts.hops++;
+		o->left = cl_after(e, o->left);
+	}
+	if (unlikely(o->turns || o->has_control))
+		send_waiting(e, s, o, now_ns);
+}
+
+static bool is_busy(const struct out *o)
+{
+	return o->left != o->tail || o->turns || o->has_control;
 }
 
 static void settle_all(struct cl_engine *e, struct fabric_switch *s, u64 now_ns)
@@ -180,48 +245,35 @@ static void count_drop(struct cl_engine *e, struct queue *q, const struct packet
 	e->counts.bytes_dropped += cl_bytes(p);
 }
 
-/* Send a packet that finds nothing before it and enough room: it never waits. False if it has to. */
-static inline bool passes(struct cl_engine *e, struct fabric_switch *s, struct out *o, struct queue *q,
-			  struct packet *p, u32 in, u64 now_ns)
-{
-	u32 klass = cl_class(p), bytes = cl_bytes(p);
-	u64 now_ps = now_ns * CL_PS_PER_NS;
-
-	if (o->turns || o->has_control || o->free_ps > now_ps || o->stopped || o->discards ||
-	    s->stopping || e->fabric.marks_departures)
-		return false;
-	if (e->share ? !fits(e, s, klass, is_lossless(e, klass) ? *cl_held(e, in, klass) : 0, bytes) :
-		       bytes > q->limit_bytes)
-		return false;
-	mark(o, q, p);
-	q->state.tx_bytes += bytes;
-	q->state.tx_packets++;
-	o->free_ps = now_ps;
-	transmit(e, o, p);
-	return true;
-}
-
 /* A packet that came by port `in` enters the port `o`. */
 static inline void enqueue(struct cl_engine *e, struct fabric_switch *s, struct out *o,
 			   struct packet *p, u32 in, u64 now_ns)
 {
 	u32 klass = cl_class(p);
 	struct queue *q = cl_queue(e, o, klass);
+	u64 now_ps = now_ns * CL_PS_PER_NS;
 
 	settle(e, s, o, now_ns);
-	if (passes(e, s, o, q, p, in, now_ns))
-		return;
 	if (unlikely(!enters(e, s, o, q, p, in, now_ns))) {
 		count_drop(e, q, p);
 		return;
 	}
 	if (!e->fabric.marks_departures)
 		mark(o, q, p);
-	if (!o->turns)
-		o->free_ps = max64(o->free_ps, now_ns * CL_PS_PER_NS);
-	if (!q->state.backlog_bytes)
-		join(e, s, o, q, klass);
+	/* admitting it may have made a pause frame, so this is looked at now */
+	if (!is_busy(o) || (!o->turns && o->left == o->tail))
+		o->free_ps = max64(o->free_ps, now_ps);
 	q->state.backlog_bytes += cl_bytes(p);
+	if (likely(e->times_ahead && !(o->turns | o->has_control | o->stopped))) {
+		put_on_wire(e, o, p);
+		set_busy(e, s, o, true);
+		if (s->departs_ns && o->left != o->tail)
+			s->departs_ns = 0;
+		settle(e, s, o, now_ns);
+		return;
+	}
+	if (q->head == q->tail)
+		join(e, s, o, q, klass);
 	cl_append(e, &q->tail, p);
 	set_busy(e, s, o, true);
 	settle(e, s, o, now_ns);
@@ -232,6 +284,7 @@ static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now
 {
 	struct out *o = &e->out[port];
 
+	take_back(e, s, o);
 	o->stopped = stopped_classes(e, &e->share[port].pause);
 	/* a port that was stopped has sent nothing meanwhile */
 	if (!o->turns)
@@ -248,8 +301,8 @@ static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now
 			join(e, s, o, q, i);
 	}
 	watch(e, port, now_ns);
-	set_busy(e, s, o, o->turns || o->has_control);
 	settle(e, s, o, now_ns);
+	set_busy(e, s, o, is_busy(o));
 }
 
 /* Drop what waits in a queue. */
@@ -283,5 +336,7 @@ static bool holds(const struct cl_engine *e, u32 port, u32 klass, u32 in)
 /* When a busy port's next departure is. */
 static inline u64 departure_ns(const struct cl_engine *e, struct out *o)
 {
+	if (o->left != o->tail)
+		return cl_near_ns(e->now_ns, e->arena[o->left].at_ns - o->delay_ns);
 	return control_is_next(e, o) || o->turns ? cl_begin_ns(o->free_ps) : CL_NEVER;
 }

@@ -38,7 +38,7 @@ void cl_engine_queues(struct cl_engine *e, struct cl_queue_state *state)
 	memset(state, 0, e->fabric.queues * sizeof(*state));
 	for (u32 i = 0; i < e->ports * e->fabric.classes; i++)
 		if (e->external_queue[i] != UINT32_MAX)
-			state[e->external_queue[i]] = e->queue[i].state;
+			state[e->external_queue[i]] = cl_queue_at(e, i)->state;
 }
 
 void cl_engine_pauses(struct cl_engine *e, struct cl_pause_state *state)
@@ -130,14 +130,14 @@ uint64_t cl_engine_digest(const struct cl_engine *e)
 	u64 digest = 0xcbf29ce484222325ULL;
 
 	for (u32 i = 0; i < e->ports * e->fabric.classes; i++) {
-		const struct cl_queue_state *state = &e->queue[i].state;
+		const struct cl_queue_state *state = &cl_queue_at(e, i)->state;
 
 		digest = fold(fold(digest, state->tx_bytes), state->tx_packets);
 		digest = fold(fold(digest, state->marked_packets), state->dropped_packets);
 		digest = fold(digest, state->backlog_bytes);
 	}
 	for (u32 i = 0; i < e->ports; i++)
-		digest = fold(fold(digest, e->out[i].free_ps), e->out[i].stream);
+		digest = fold(digest, e->out[i].stream);
 	for (u32 i = 0; i < e->flows; i++) {
 		digest = fold(fold(digest, e->receiver[i].received_ns), e->sender[i].result.done_ns);
 		digest = fold(fold(digest, e->sender[i].state.rate_bps), e->sender[i].next);
@@ -153,7 +153,7 @@ int cl_engine_set_thresholds(struct cl_engine *e, uint32_t count, const uint32_t
 		if (queue[i] >= e->fabric.queues || e->internal_queue[queue[i]] == UINT32_MAX || kmin_bytes[i] > kmax_bytes[i])
 			return -1;
 	for (u32 i = 0; i < count; i++) {
-		struct cl_queue_state *state = &e->queue[e->internal_queue[queue[i]]].state;
+		struct cl_queue_state *state = &cl_queue_at(e, e->internal_queue[queue[i]])->state;
 
 		state->kmin_bytes = kmin_bytes[i];
 		state->kmax_bytes = kmax_bytes[i];

@@ -16,7 +16,7 @@ static inline void warm_port(const struct cl_engine *e, const struct fabric_swit
 	u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
 
 	cl_fetch(&e->out[port]);
-	cl_fetch(&e->queue[port * e->fabric.classes]);
+	cl_fetch(&e->out[port].queue);
 }
 
 static inline void warm_lists(const struct cl_engine *e, const struct fabric_switch *s,
@@ -25,8 +25,7 @@ static inline void warm_lists(const struct cl_engine *e, const struct fabric_swi
 	u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
 
 	cl_fetch(&e->arena[e->out[port].tail]);
-	cl_fetch(&e->arena[e->queue[port * e->fabric.classes].tail]);
-	cl_fetch(&e->arena[e->queue[port * e->fabric.classes].head]);
+	cl_fetch(&e->arena[e->out[port].left]);
 }
 
 /* The same for ports that are busy already: they are settled at the window's end. */
@@ -37,11 +36,10 @@ static void warm_busy(const struct cl_engine *e, const struct fabric_switch *s, 
 			u32 port = s->first + word * 64 + __builtin_ctzll(busy);
 
 			if (lists) {
-				cl_fetch(&e->arena[e->out[port].tail]);
-				cl_fetch(&e->arena[e->queue[port * e->fabric.classes].head]);
+				cl_fetch(&e->arena[e->out[port].left]);
 			} else {
 				cl_fetch(&e->out[port]);
-				cl_fetch(&e->queue[port * e->fabric.classes]);
+				cl_fetch(&e->out[port].queue);
 			}
 		}
 }
@@ -107,27 +105,30 @@ static inline void sort_arrivals(struct wheel *w)
 }
 
 /* Take all that arrives before `end_ns`; return when the next one arrives. */
-static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 end_ns)
+static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 *coming, u64 end_ns)
 {
 	struct wheel *w = &e->wheel;
 	u64 next_ns = CL_NEVER;
 
 	w->count = 0;
-	for (u32 i = 0; i < s->ports; i++) {
-		u32 head = e->heads[s->first + i];
-		const struct packet *p = &e->arena[head];
+	for (u32 word = 0; word < e->words; word++)
+		for (u64 left = coming[word]; left; left &= left - 1) {
+			u32 in = s->first + word * 64 + __builtin_ctzll(left), head = e->heads[in];
+			const struct packet *p = &e->arena[head];
 
-		while (p->kind != NO_PACKET && (s32)(p->at_ns - (u32)end_ns) < 0) {
-			if (unlikely(w->count == w->room) && !grow_wheel(e))
-				return CL_NEVER;
-			add_arrival(e, w, p, s->first + i);
-			head = cl_drop_first(e, head);
-			p = &e->arena[head];
+			while (p->kind != NO_PACKET && (s32)(p->at_ns - (u32)end_ns) < 0) {
+				if (unlikely(w->count == w->room) && !grow_wheel(e))
+					return CL_NEVER;
+				add_arrival(e, w, p, in);
+				head = cl_drop_first(e, head);
+				p = &e->arena[head];
+			}
+			e->heads[in] = head;
+			if (p->kind != NO_PACKET)
+				next_ns = min64(next_ns, cl_near_ns(e->now_ns, p->at_ns));
+			else
+				coming[word] &= ~(left & -left);
 		}
-		e->heads[s->first + i] = head;
-		if (p->kind != NO_PACKET)
-			next_ns = min64(next_ns, cl_near_ns(e->now_ns, p->at_ns));
-	}
 	return next_ns;
 }
 
@@ -146,6 +147,13 @@ static void arrive(struct cl_engine *e, struct fabric_switch *s, struct arrival 
 		return;
 	}
 	enqueue(e, s, &e->out[s->first + cl_next_port(p, e->route_bits)], p, a->in, now_ns);
+}
+
+static void settle_port(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
+{
+	settle(e, s, o, now_ns);
+	if (!is_busy(o))
+		set_busy(e, s, o, false);
 }
 
 /* What begins to leave by `until_ns`, of all ports, in the order of times. */
@@ -169,7 +177,7 @@ static void depart_in_order(struct cl_engine *e, struct fabric_switch *s, u64 un
 		s->departs_ns = first_ns;
 		if (first_ns > until_ns)
 			return;
-		settle_busy(e, s, first, first_ns);
+		settle_port(e, s, first, first_ns);
 		s->departs_ns = 0;
 	}
 }
@@ -178,7 +186,7 @@ static void settle_all_busy(struct cl_engine *e, struct fabric_switch *s, u64 no
 {
 	for (u32 word = 0; word <= (s->ports - 1) / 64; word++)
 		for (u64 busy = s->busy[word]; busy; busy &= busy - 1)
-			settle_busy(e, s, &e->out[s->first + word * 64 + __builtin_ctzll(busy)],
+			settle_port(e, s, &e->out[s->first + word * 64 + __builtin_ctzll(busy)],
 				    now_ns);
 }
 
@@ -202,15 +210,14 @@ static void happen_timers(struct cl_engine *e, struct fabric_switch *s, u64 now_
 				   e->share[port].refresh_at_ns));
 }
 
-/* All arrivals, timers and, while somebody is told to stop, departures, in the order of times. The
- * ports from `next_port` to `last_port` are the next switch's: meanwhile the memory is asked for what
- * arrives there.
+/* All arrivals, timers and, while somebody is told to stop, departures, in the order of times. With
+ * `warms`, the memory is asked early for what those touch, and for what arrives at the next switch.
  */
-static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 end_ns, u32 next_port,
-			    u32 last_port)
+static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 end_ns, bool warms)
 {
 	const struct wheel *w = &e->wheel;
-	bool warms = next_port < last_port;
+	u64 next_coming = warms ? e->coming[(size_t)(e->nic_count + (s + 1 - e->fabric_switch)) *
+					    e->words] : 0;
 	u32 done = 0;
 
 	for (u32 i = 0; warms && i < w->count && i < WARM_PORT; i++)
@@ -231,8 +238,10 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 				warm_port(e, s, &w->arrival[w->order[done + WARM_PORT]].packet);
 			if (warms && done + WARM_LISTS < w->count)
 				warm_lists(e, s, &w->arrival[w->order[done + WARM_LISTS]].packet);
-			if (next_port < last_port)
-				cl_fetch(&e->arena[e->heads[next_port++]]);
+			if (next_coming) {
+				cl_fetch(&e->arena[e->heads[s[1].first + __builtin_ctzll(next_coming)]]);
+				next_coming &= next_coming - 1;
+			}
 			done++;
 			arrive(e, s, a, arrival_ns);
 		} else if (unlikely(s->timer_ns < end_ns)) {
@@ -241,22 +250,19 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 			break;
 		}
 	}
-	for (; next_port < last_port; next_port++)
-		cl_fetch(&e->arena[e->heads[next_port]]);
+	for (; next_coming; next_coming &= next_coming - 1)
+		cl_fetch(&e->arena[e->heads[s[1].first + __builtin_ctzll(next_coming)]]);
 }
 
 static void switch_window(struct cl_engine *e, u32 number, u64 end_ns)
 {
 	struct fabric_switch *s = &e->fabric_switch[number];
-	u64 next_ns = gather(e, s, end_ns);
+	u64 next_ns = gather(e, s, &e->coming[(size_t)(e->nic_count + number) * e->words], end_ns);
 
 	if (e->switches > FEW_SWITCHES)
 		warm_busy(e, s, false);
 	sort_arrivals(&e->wheel);
-	if (e->switches > FEW_SWITCHES && number + 1 < e->switches)
-		happen_in_order(e, s, end_ns, s[1].first, s[1].first + s[1].ports);
-	else
-		happen_in_order(e, s, end_ns, 0, 0);
+	happen_in_order(e, s, end_ns, e->switches > FEW_SWITCHES && number + 1 < e->switches);
 	if (e->switches > FEW_SWITCHES)
 		warm_busy(e, s, true);
 	settle_all_busy(e, s, end_ns - 1);
