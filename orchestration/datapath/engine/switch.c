@@ -6,6 +6,7 @@
 #define FEW_SWITCHES 64 /* from so many on, the caches have forgotten the next one */
 #define WARM_PORT 6      /* so many arrivals before, the memory is asked for its port */
 #define WARM_LISTS 3
+#define FEW_ARRIVALS 64
 
 /* Ask the memory for what a packet touches when it enters its port; then, when that is there, for
  * where it goes.
@@ -44,17 +45,40 @@ static void warm_busy(const struct cl_engine *e, const struct fabric_switch *s, 
 		}
 }
 
-/* Put what arrives by a port into the wheel. Ports come in their order, and each one's packets in
- * that of their times, so what is equal stays in order.
+/* What a switch gathers is sorted by time, then as it was gathered: ports come in their order, and
+ * each one's packets in that of their times. Few arrivals find their places by counting, all against
+ * all: it is no more work than it saves in branches that nothing can predict.
  */
-static inline void add_arrival(struct cl_engine *e, struct wheel *w, const struct packet *p, u32 in)
+typedef s32 lanes __attribute__((vector_size(16)));
+
+static inline void sort_few(const struct cl_engine *e, struct wheel *w)
 {
-	u32 number = w->count++, after_ns = p->at_ns - (u32)e->now_ns, slot = after_ns >> w->shift;
+	union {
+		lanes four[FEW_ARRIVALS / 4];
+		s32 one[FEW_ARRIVALS];
+	} key;
+	u32 count = w->count, groups = (count + 3) / 4;
+
+	for (u32 i = 0; i < count; i++)
+		key.one[i] = (w->arrival[i].packet.at_ns - (u32)e->now_ns) << 6 | i;
+	for (u32 i = count; i < groups * 4; i++)
+		key.one[i] = INT32_MAX;
+	for (u32 i = 0; i < count; i++) {
+		lanes mine = { key.one[i], key.one[i], key.one[i], key.one[i] }, smaller = { 0 };
+
+		for (u32 j = 0; j < groups; j++)
+			smaller -= key.four[j] < mine;
+		w->order[smaller[0] + smaller[1] + smaller[2] + smaller[3]] = i;
+	}
+}
+
+/* Many go into a wheel of slots, each with a sorted list. */
+static void add_to_wheel(const struct cl_engine *e, struct wheel *w, u32 number)
+{
 	struct arrival *all = w->arrival, *a = &all[number];
+	u32 after_ns = a->packet.at_ns - (u32)e->now_ns, slot = after_ns >> w->shift;
 	u64 bit = 1ULL << slot % 64;
 
-	a->packet = *p;
-	a->in = in;
 	a->next = UINT32_MAX;
 	if (!(w->taken[slot / 64] & bit)) {
 		w->taken[slot / 64] |= bit;
@@ -69,6 +93,21 @@ static inline void add_arrival(struct cl_engine *e, struct wheel *w, const struc
 			link = &all[*link].next;
 		a->next = *link;
 		*link = number;
+	}
+}
+
+static void sort_many(const struct cl_engine *e, struct wheel *w)
+{
+	u32 count = 0;
+
+	for (u32 i = 0; i < w->count; i++)
+		add_to_wheel(e, w, i);
+	for (u32 word = 0; word < WHEEL_SLOTS / 64; word++) {
+		for (u64 taken = w->taken[word]; taken; taken &= taken - 1)
+			for (u32 i = w->first[word * 64 + __builtin_ctzll(taken)]; i != UINT32_MAX;
+			     i = w->arrival[i].next)
+				w->order[count++] = i;
+		w->taken[word] = 0;
 	}
 }
 
@@ -90,20 +129,6 @@ static bool grow_wheel(struct cl_engine *e)
 	return true;
 }
 
-/* Write the numbers of all arrivals in their order. */
-static inline void sort_arrivals(struct wheel *w)
-{
-	u32 count = 0;
-
-	for (u32 word = 0; word < WHEEL_SLOTS / 64; word++) {
-		for (u64 taken = w->taken[word]; taken; taken &= taken - 1)
-			for (u32 i = w->first[word * 64 + __builtin_ctzll(taken)]; i != UINT32_MAX;
-			     i = w->arrival[i].next)
-				w->order[count++] = i;
-		w->taken[word] = 0;
-	}
-}
-
 /* Take all that arrives before `end_ns`; return when the next one arrives. */
 static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 *coming, u64 end_ns)
 {
@@ -119,7 +144,8 @@ static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 *comin
 			while (p->kind != NO_PACKET && (s32)(p->at_ns - (u32)end_ns) < 0) {
 				if (unlikely(w->count == w->room) && !grow_wheel(e))
 					return CL_NEVER;
-				add_arrival(e, w, p, in);
+				w->arrival[w->count].packet = *p;
+				w->arrival[w->count++].in = in;
 				head = cl_drop_first(e, head);
 				p = &e->arena[head];
 			}
@@ -261,7 +287,10 @@ static void switch_window(struct cl_engine *e, u32 number, u64 end_ns)
 
 	if (e->switches > FEW_SWITCHES)
 		warm_busy(e, s, false);
-	sort_arrivals(&e->wheel);
+	if (likely(e->wheel.count <= FEW_ARRIVALS && e->window_ns < 1U << 24))
+		sort_few(e, &e->wheel);
+	else
+		sort_many(e, &e->wheel);
 	happen_in_order(e, s, end_ns, e->switches > FEW_SWITCHES && number + 1 < e->switches);
 	if (e->switches > FEW_SWITCHES)
 		warm_busy(e, s, true);
