@@ -1,8 +1,20 @@
 """The data path of the emulated fabric: C for the guest's kernel, and how Python talks to it.
 
 `ports`, `hosts`, `paths`, `flows` and `samples` are the Python side; each congestion control is a
-declaration `policy_*.py` beside its C. `engine` is C for this process; `library` loads it.
+declaration `policy_*.py` beside its C. `engine` is C for this process, which `library` compiles and
+loads, and `packet_engine` runs with NumPy's arrays; `native_policy` adds policies of users.
 Must not import: collectors.sinks, tuners, orchestration.backends, orchestration.campaign.
 """
 
-__all__ = ["flows", "hosts", "library", "paths", "policy_dcqcn", "ports", "samples"]
+__all__ = [
+    "engine_build",
+    "flows",
+    "hosts",
+    "library",
+    "native_policy",
+    "packet_engine",
+    "paths",
+    "policy_dcqcn",
+    "ports",
+    "samples",
+]

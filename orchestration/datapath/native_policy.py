@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestration.core.errors import InputError
+from orchestration.core.files import local_path
 from orchestration.core.problems import Code
 from orchestration.datapath.engine_build import (
     ENGINE,
@@ -37,24 +38,21 @@ class NativePolicy(NamedTuple):
     asks_telemetry: bool
 
 
-def runs_natively(path: Path) -> bool:
-    """Return whether the packet engine can run a policy's file; an object of BPF it cannot."""
-    return path.suffix in _SUFFIXES
-
-
 def native_policy(path: Path, report: Report = report_on_stderr) -> NativePolicy:
     """Return the policy in a C source, which is compiled first if necessary, or in a library.
 
+    On a worker machine `path` is the one on the machine that planned the trial (`local_path`).
     `report` takes a line of text if compiling takes longer than two seconds. The policy stays
     loaded until the process ends. Raises InputError for a file that the engine cannot run,
     NotReadyError without a compiler.
     """
-    if not runs_natively(path):
+    if path.suffix not in _SUFFIXES:
         raise InputError.single(
             str(path),
             "the packet engine cannot run a BPF object: it needs a policy's C source",
             "give the .c file, or run the campaign in the kernel: --in kernel",
         )
+    path = Path(local_path(str(path)))
     if not path.is_file():
         raise InputError.single(str(path), "no such file", "check the path", Code.NO_SUCH_FILE)
     library = path.absolute() if path.suffix == ".so" else _compiled(path, report)

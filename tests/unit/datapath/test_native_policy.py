@@ -20,7 +20,7 @@ from orchestration.core.trial import HostSpec, TunerSpec
 from orchestration.datapath import native_policy as module
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.library import load_engine
-from orchestration.datapath.native_policy import native_policy, runs_natively
+from orchestration.datapath.native_policy import native_policy
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import star
 from tests.trials import trial_spec
@@ -94,9 +94,7 @@ def test_dcqcn_as_a_program_gives_the_tables_of_the_one_built_in(tmp_path):
             backend="emulated",
             testbed=testbed.name,
             tuner=TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 50_000, "pmax": 1.0}),
-            traffic=tuple(
-                SingleFlowSpec(f"h{n}", "h0", 1_000_000, 20_000 * n) for n in range(1, 9)
-            ),
+            traffic=traffic,
             host=HostSpec(roce.control, roce=roce),
             duration_ns=2_000_000,
             drain_ns=100_000_000,
@@ -232,8 +230,6 @@ def test_a_library_runs_if_it_was_compiled_for_this_version(write, tmp_path):
 def test_a_bpf_object_does_not_run_natively(tmp_path):
     path = tmp_path / "mine.bpf.o"
     path.touch()
-    assert not runs_natively(path)
-    assert runs_natively(tmp_path / "mine.c")
     with pytest.raises(InputError, match="cannot run a BPF object") as caught:
         native_policy(path)
     assert "--in kernel" in caught.value.remedy
