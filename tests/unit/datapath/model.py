@@ -60,6 +60,7 @@ class Port:
 
     def send(self, packet, start_ps):
         self.free_ps = start_ps + self.sending_ps(packet)
+        self.model.hops += 1
         self.model.arrive(ns_of(start_ps) + self.spec.delay_ns, self.spec.peer, packet)
 
     def hear(self, quanta, now):
@@ -186,7 +187,6 @@ class SwitchPort(Port):
             self.switch.release(packet, klass, now)
         if self.model.fabric.marks_departures:
             self.mark(queue, packet)
-        self.model.hops += 1
         return packet
 
     def tell(self, classes, quanta, now):
@@ -448,7 +448,6 @@ class Nic(Port):
             if not is_flow:
                 self.control.remove(what)
             packet = what.send(start_ps) if is_flow else what
-            self.model.hops += 1
             self.model.count("sent", packet)
             self.send(packet, start_ps)
 
