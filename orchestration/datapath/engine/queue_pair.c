@@ -153,7 +153,7 @@ static void take_answer(struct cl_engine *e, struct nic *n, const struct packet 
 	} else {
 		time_round_trip(e, s, p->psn, now_ns);
 	}
-	/* a NAK that was on its way while a timeout went back acknowledges more than has been sent again */
+	/* a NAK that comes after a timeout may acknowledge more than has been sent again */
 	if (s->next < s->acked)
 		s->next = s->acked;
 	tell(e, s, nak ? CL_NACK : CL_ACK, now_ns, newly * e->nics.payload_bytes);

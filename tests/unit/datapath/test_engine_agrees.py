@@ -328,7 +328,11 @@ def cases(draw):
     }
     of_hosts = [n for n, port in enumerate(ports) if not devices[port["device"]]["is_switch"]]
     starts = st.one_of(st.sampled_from([0, 1_000]), st.integers(0, 20_000))
-    sizes = st.one_of(st.integers(1, 60_000), st.integers(1, 10).map(lambda n: n * payload))
+    sizes = st.one_of(
+        st.integers(1, 60_000),
+        st.integers(1, 10).map(lambda n: n * payload),
+        st.sampled_from([20_000, 60_000]),
+    )
     flows = []
     for start in sorted(draw(st.lists(starts, min_size=1, max_size=8))):
         src, dst = draw(st.permutations(of_hosts))[:2]
