@@ -231,7 +231,7 @@ def links(draw):
 
 RATES = st.sampled_from([7 * G, 10 * G, 25 * G, 100 * G, 400 * G, 800 * G])
 DELAYS = st.sampled_from([1, 2, 3, 50, 346, 1000, 3001])
-QUANTA = st.sampled_from([20, 300, 65535])
+QUANTA = st.sampled_from([60, 300, 65535])
 BYTES = st.integers(0, 40_000)
 
 
