@@ -1,16 +1,17 @@
-"""The packet engine and a slow model of it give the same readings on small fabrics that are drawn."""
+"""The packet engine and a slow model of it give the same readings on drawn small fabrics."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.library import load_engine
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
-from orchestration.datapath.flows import PARAMETER_ORDER
-from tests.unit.datapath.model import NEVER, Model, Nic, SwitchPort
+from tests.unit.datapath.model import Model
+from tests.unit.datapath.model_ports import NEVER, SwitchPort
 
 G = 10**9
 US = 1_000
