@@ -1,14 +1,19 @@
 """The packet engine and a slow model of it give the same readings on drawn small fabrics."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestration.datapath.flows import PARAMETER_ORDER
-from orchestration.datapath.library import load_engine
+from orchestration.datapath.library import BUILD_VARIABLE, load_engine
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.unit.datapath.model import Model
 from tests.unit.datapath.model_ports import NEVER, SwitchPort
@@ -37,8 +42,12 @@ class Case:
 class Engine:
     """The engine through its C interface."""
 
-    def __init__(self, case, hops=10**9):
-        self._loaded, self._hops, self._case = load_engine(), hops, case
+    def __init__(self, case, build="release", hops=10**9):
+        """Make it of a case; it runs for about `hops` at a time."""
+        self._hops, self._case = hops, case
+        # of what the sanitizers' subprocess asks for there is no other build
+        with mock.patch.dict(os.environ, {BUILD_VARIABLE: os.environ.get(BUILD_VARIABLE, build)}):
+            self._loaded = load_engine()
         self._ffi, self._lib = self._loaded.ffi, self._loaded.lib
         error = self._ffi.new("char[]", self._lib.CL_ERROR_BYTES)
         limits = np.array(case.limit_bytes, dtype=np.uint32)
@@ -197,10 +206,10 @@ def readings(case, one):
     one.close()
 
 
-def differences(case, hops=10**9):
+def differences(case, *engine):
     """Return the first reading's differences, as lines; none if all readings are equal."""
     for (at_ns, of_engine), (_, of_model) in zip(
-        readings(case, Engine(case, hops)), readings(case, ModelOf(case)), strict=True
+        readings(case, Engine(case, *engine)), readings(case, ModelOf(case)), strict=True
     ):
         found = [
             f"{at_ns} ns: {table}[{row}].{name}: engine {value}, model {wanted[name]}"
@@ -367,7 +376,41 @@ def cases(draw):
     return Case(fabric, devices, ports, limits, policy, nics, flows, steps)
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
-@given(case=cases())
-def test_all_readings_are_those_of_the_model(case):
-    assert differences(case) == []
+BUILDS = st.sampled_from(["release", "checked"])
+HOPS = st.sampled_from([1, 100, 10**9])
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(case=cases(), build=BUILDS, hops=HOPS)
+def test_all_readings_are_those_of_the_model(case, build, hops):
+    """The build "checked" counts packets and bytes in each window, and says if any are missing."""
+    assert differences(case, build, hops) == []
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizers
+def test_the_sanitizers_find_nothing():
+    """The same fabrics, in a process that has what AddressSanitizer needs from its beginning."""
+    libraries = [
+        subprocess.run(
+            ["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    environment = {
+        **os.environ,
+        BUILD_VARIABLE: "sanitized",
+        "CC": "gcc",
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python has what it never frees
+    }
+    test = f"{__file__}::{test_all_readings_are_those_of_the_model.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
