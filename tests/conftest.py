@@ -2,6 +2,7 @@
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
 influx: victoria-metrics. cluster: Ray. browser: Chromium. root: namespaces of this machine.
+sanitizers: gcc with its sanitizers.
 containers: a runtime for containers, and their image or what builds it. yang: yanglint,
 and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
 clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
@@ -168,6 +169,7 @@ NEEDS = {
     "influx": lambda: _no_program("victoria-metrics"),
     "browser": lambda: _no_program("chromium"),
     "yang": lambda: _no_program("yanglint"),
+    "sanitizers": lambda: _no_program("gcc"),  # they come with it
 }
 
 

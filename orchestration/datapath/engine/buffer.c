@@ -124,10 +124,12 @@ static void let_go_of(struct cl_engine *e, struct fabric_switch *s, u32 port, u6
 			let_go(e, s, port, i, now_ns);
 }
 
-/* What came by port `from` has left. A threshold that follows the free bytes has grown for all. */
+/* What came by port `from` has left. A threshold that follows the free bytes has grown for all; with
+ * a fixed one a peer waits for its own bytes, unless it was stopped by a packet that was dropped.
+ */
 static void let_go_who_may(struct cl_engine *e, struct fabric_switch *s, u32 from, u64 now_ns)
 {
-	if (e->fabric.xoff_bytes) {
+	if (e->fabric.xoff_bytes && !s->stopped_by_drop) {
 		if (from)
 			let_go_of(e, s, s->first + from - 1, now_ns);
 		return;
@@ -135,6 +137,7 @@ static void let_go_who_may(struct cl_engine *e, struct fabric_switch *s, u32 fro
 	for (u32 port = s->first; port < s->first + s->ports; port++)
 		if (e->share[port].stopping)
 			let_go_of(e, s, port, now_ns);
+	s->stopped_by_drop = false;
 }
 
 /* Whether a packet that came by port `in` may enter a queue of `backlog_bytes` in a port that is
@@ -157,6 +160,7 @@ static inline bool admit(struct cl_engine *e, struct fabric_switch *s, struct pa
 			stop(e, s, in, klass, now_ns);
 			if (share->headroom_used[klass] + bytes > share->headroom_bytes) {
 				s->lossless_drops++;
+				s->stopped_by_drop = true;
 				return false;
 			}
 			share->headroom_used[klass] += bytes;

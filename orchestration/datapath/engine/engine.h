@@ -75,6 +75,7 @@ struct fabric_switch {
 	/* its buffer */
 	u32 pool_bytes, used_bytes, headroom_used;
 	u32 stopping; /* ports and classes that are told to stop */
+	bool stopped_by_drop; /* a peer may have nothing here, and be told to stop */
 	u64 lossless_drops;
 	u64 timer_ns; /* the first of its ports' timers */
 	u64 departs_ns; /* while peers are stopped: nothing leaves before, 0: not known */

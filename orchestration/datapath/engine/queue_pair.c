@@ -152,9 +152,10 @@ static void take_answer(struct cl_engine *e, struct nic *n, const struct packet 
 		s->timed_first = s->timed_end;
 	} else {
 		time_round_trip(e, s, p->psn, now_ns);
-		if (s->next < s->acked)
-			s->next = s->acked;
 	}
+	/* a NAK that comes after a timeout may acknowledge more than has been sent again */
+	if (s->next < s->acked)
+		s->next = s->acked;
 	tell(e, s, nak ? CL_NACK : CL_ACK, now_ns, newly * e->nics.payload_bytes);
 	if (s->acked == s->packets) {
 		s->result.done_ns = now_ns;

@@ -81,14 +81,19 @@ def choose(hash_, count):
     return next(i for i, bound in enumerate(bounds) if hash_ <= bound or i == count - 1)
 
 
+def beyond(model, port):
+    """Return the switch at the other end of a port's cable; None if that is a host."""
+    return getattr(model.ports[port.spec.peer], "switch", None)
+
+
 def distances(model, target):
     """Return the distance of each switch to the switch `target`, in cables."""
     found, todo = {target: 0}, deque([target])
     while todo:
         here = todo.popleft()
         for port in here.ports:
-            there = model.devices[model.ports[port.spec.peer].spec.device]
-            if there not in found and there.spec.is_switch:
+            there = beyond(model, port)
+            if there is not None and there not in found:
                 found[there] = found[here] + 1
                 todo.append(there)
     return found
@@ -102,12 +107,8 @@ def next_hop(switch, packet):
     if last.switch is switch:
         return last
     distance = distances(model, last.switch)
-    ports = [
-        port
-        for port in switch.ports
-        if distance.get(getattr(model.ports[port.spec.peer], "switch", None))
-        == distance[switch] - 1
-    ]
+    nearer = distance[switch] - 1
+    ports = [port for port in switch.ports if distance.get(beyond(model, port)) == nearer]
     if len(ports) == 1:
         return ports[0]
     seed = switch.spec.ecmp_seed

@@ -1,8 +1,13 @@
-"""Congestion controls of the model's flows: policy_fixed.c and policy_dcqcn.c in Python's integers."""
+"""Congestion controls of the model's flows: policy_fixed.c and policy_dcqcn.c in Python."""
 
 NEVER = 2**64 - 1
 MBPS, NS_PER_US = 10**6, 1000
 ONE = 1 << 30  # alpha
+PARAMETERS = (
+    *("time_reset_us", "byte_reset", "threshold", "ai_mbps", "hai_mbps", "gd", "min_dec_fac"),
+    *("min_mbps", "max_mbps", "first_cnp_mbps", "g", "rtt_us", "period_us", "initial_alpha"),
+    *("clamp", "clamp_after_time"),
+)
 
 
 class Fixed:
@@ -27,11 +32,8 @@ class Dcqcn:
         self.by_time = self.by_bytes = self.sent_bytes = 0
 
     def happen(self, event, now, size_bytes, parameters):
-        (
-            self.time_reset_us, self.byte_reset, self.threshold, self.ai_mbps, self.hai_mbps, self.gd,
-            self.min_dec_fac, self.min_mbps, self.max_mbps, self.first_cnp_mbps, self.g, self.rtt_us,
-            self.period_us, self.initial_alpha, self.clamp, self.clamp_after_time, *_,
-        ) = parameters  # fmt: skip
+        for name, value in zip(PARAMETERS, parameters, strict=False):
+            setattr(self, name, value)
         self.most_bps = min(self.max_mbps * MBPS or self.line_bps, self.line_bps)
         if event == "start":
             self.rate_bps = self.target_bps = self.most_bps
