@@ -22,6 +22,7 @@ from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.datapath.engine_build import engine_source
 from tuners.registry import create
 
 _OPTION = "--in"
@@ -146,8 +147,6 @@ def chosen_engine(
 @cache
 def packet_engine_version() -> str:
     """Return the version of this closloop's packet engine: a hash of its source."""
-    from orchestration.datapath.engine_build import engine_source
-
     return engine_source().hash()
 
 
