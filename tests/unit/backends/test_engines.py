@@ -1,16 +1,18 @@
 """Which engine emulated trials run in, and why; a name that is given is respected or refused."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from orchestration.backends.emulated.engines import chosen_engine, needs_kernel
 from orchestration.backends.emulated.memory import process_memory_bytes, trial_memory_bytes
+from orchestration.campaign import controls
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.capabilities import capabilities, pace_of
 from orchestration.core.congestion import PROGRAM, roce_controls
 from orchestration.core.engines import KERNEL, PROCESS, EngineChoice
-from orchestration.core.errors import InputError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import HostSpec
 from tuners.base import BaseTuner
@@ -155,6 +157,23 @@ def test_a_policy_runs_in_the_process_if_its_source_is_given(trials, file, reaso
     found = needs_kernel(dataclasses.replace(trial, host=host), testbeds[trial.testbed])
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
+
+
+def test_without_clang_a_policy_is_read_as_the_process_loads_it(trials, monkeypatch):
+    def no_clang(path):
+        raise NotReadyError("there is no clang", "apt-get install clang")
+
+    monkeypatch.setattr(controls, "policy_object", no_clang)
+    head = "CL_INLINE void happen(struct cl_flow_state *f, const u32 *p, const struct cl_hop *h)"
+    policy = f'#include "policy.h"\n{head}\n{{\n}}\nCL_POLICY(mine, 1, %s);\n'
+    mine = "{congestion_control: {program: mine.c, parameters: [40]}}"
+    Path("mine.c").write_text(policy % 0)
+    assert chosen_engine(*trials(host=mine)).engine == PROCESS
+    Path("mine.c").write_text(policy % 1)
+    assert "telemetry" in chosen_engine(*trials(host=mine)).reason
+    Path("mine.c").write_text("int happen;")
+    with pytest.raises(InputError, match=r"c.yml:4: mine.c: the compiler refuses it"):
+        trials(host=mine)
 
 
 def test_a_cable_without_delay_needs_the_kernel(trials):
