@@ -1,12 +1,22 @@
 """Which engine emulated trials run in, and why; a name that is given is respected or refused."""
 
 import dataclasses
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestration.backends.emulated.engines import chosen_engine, needs_kernel
+from orchestration.backends.emulated import memory
+from orchestration.backends.emulated.engines import (
+    chosen_engine,
+    needs_kernel,
+    packet_engine_version,
+)
 from orchestration.backends.emulated.memory import process_memory_bytes, trial_memory_bytes
+from orchestration.backends.emulated.process_backend import ProcessBackend
 from orchestration.campaign import controls
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.capabilities import capabilities, pace_of
@@ -220,3 +230,26 @@ def test_the_process_can_do_a_part_of_what_the_kernel_can(trials):
     of_process, of_guest = process_memory_bytes(bed, 10, trial), trial_memory_bytes(trial, bed, 10)
     assert of_process < of_guest
     assert process_memory_bytes(bed, 1_000_010, trial) - of_process == 1_024_000_000
+
+
+def test_a_machine_without_a_compiler_loads_the_engine_of_a_bundle(tmp_path):
+    backend = ProcessBackend()
+    for name, path in backend.bundle().files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / name)
+    load = "from orchestration.datapath.library import load_engine; print(load_engine().about)"
+    there = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PATH": "", "CC": ""}
+    loaded = subprocess.run(
+        [sys.executable, "-c", load], env=there, capture_output=True, text=True, check=True
+    )
+    assert packet_engine_version() in loaded.stdout
+    assert backend.engine_facts()["engine_hash"] == packet_engine_version()
+
+
+def test_trials_in_the_process_are_refused_where_memory_is_short(trials, monkeypatch):
+    (_,), testbeds = trials()
+    (bed,) = testbeds.values()
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 3 * process_memory_bytes(bed))
+    memory.require_processes(bed, 3)
+    with pytest.raises(NotReadyError, match="4 trials of rlcc-7 need 512 MiB of memory"):
+        memory.require_processes(bed, 4)
