@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from orchestration.core.plugins import offered
 from orchestration.core.problems import Code, of_value
 from orchestration.core.topology import Testbed
 from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+from orchestration.datapath.native_policy import native_policy, runs_natively
 from orchestration.policies.store import program_path
 
 _EXAMPLES = {"time": "25us", "rate": "10Mbps", "number": "0.8", "size": "80B", "count": "5"}
@@ -187,13 +188,39 @@ def _check_program(program: Program, folder: Path) -> Iterator[LocatedProblem]:
         yield from _check_source(path, len(program.parameters), program.program)
 
 
+class PolicyDeclaration(NamedTuple):
+    """What a policy's CL_POLICY says: how many parameters it takes, if it asks for telemetry."""
+
+    parameters: int
+    telemetry: bool
+
+
+def declaration_of(path: Path) -> PolicyDeclaration:
+    """Return the declaration of a policy's file.
+
+    A machine without clang compiles no BPF object; a C source is then compiled for the process.
+    Raises PolicyError for a file that is not a policy, NotReadyError without any compiler.
+    """
+    try:
+        policy = read_policy(policy_object(path))
+        return PolicyDeclaration(policy.parameters, policy.telemetry)
+    except NotReadyError:
+        if not runs_natively(path):
+            raise
+    try:
+        native = native_policy(path)
+    except InputError as error:
+        raise PolicyError(error.problems) from error
+    return PolicyDeclaration(native.parameters, native.asks_telemetry)
+
+
 def _check_source(
     path: Path, count: int, name: str, how: str = "given"
 ) -> Iterator[LocatedProblem]:
     """Report a file that is no policy, or that takes another number of parameters than `count`."""
     loc = ("host", "congestion_control")
     try:
-        expected = read_policy(policy_object(path)).parameters
+        expected = declaration_of(path).parameters
     except PolicyError as error:
         yield from (LocatedProblem.of(loc, problem.relocated(name)) for problem in error.problems)
     except NotReadyError as error:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from collectors.bpf.policy import policy_object, read_policy
 from inventory.strictyaml import CongestionControlName, Duration, StrictModel, one_of
-from orchestration.campaign.controls import Program, move_program, read_values
+from orchestration.campaign.controls import Program, declaration_of, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.core.congestion import (
     PROGRAM,
@@ -150,8 +149,7 @@ class _Roce(StrictModel):
 
 def _loaded(spec: RoceSpec, program: Path) -> RoceSpec:
     """Return the spec with a program that is loaded into the NICs, and the telemetry it needs."""
-    telemetry = read_policy(policy_object(program)).telemetry
-    return replace(spec, program=str(program), telemetry=telemetry)
+    return replace(spec, program=str(program), telemetry=declaration_of(program).telemetry)
 
 
 def _own_parameters() -> list[str]:

@@ -62,10 +62,12 @@ TRIAL_MEANS: Mapping[str, str] = {
     "checks that could be made",
     "versions": "closloop, Python, NumPy, pyarrow, the host's kernel; in a git checkout the commit "
     "with `+changes` if tracked files differ from it",
-    "facts": "what the backend says: clock, kernel, what that lacks in real time (`kernel_lacks`), "
-    "who counts and marks (`sources`), sysctls, qdiscs, offloads, wall time (`wall_s`), packets "
-    "sent by NICs and switch ports (`packet_hops`; `packet_hop` says what was counted), wall clock "
-    "at time 0 (`started_ns`, since 1970), what RoCE NICs counted in the whole trial (`resent`, "
-    "`cnps`, `naks`, `timeouts`; on racks `naks` and `nic_timeouts`, null if a NIC does not count "
-    "them), and `load`, also by pattern and by class of flow sizes",
+    "facts": "what the backend says: clock, `engine` with its version (`engine_hash` of the "
+    "process, with compiler and ABI; `kernel_hash` of the kernel), what a machine's kernel lacks "
+    "in real time (`kernel_lacks`), who counts and marks (`sources`), sysctls, qdiscs, offloads, "
+    "wall time (`wall_s`), packets sent by NICs and switch ports (`packet_hops`; `packet_hop` "
+    "says what was counted), wall clock at time 0 (`started_ns`, since 1970), what RoCE NICs "
+    "counted in the whole trial (`resent`, `cnps`, `naks`, `timeouts`; on racks `naks` and "
+    "`nic_timeouts`, null if a NIC does not count them), and `load`, also by pattern and by class "
+    "of flow sizes",
 }

@@ -97,8 +97,6 @@ def check_policies(trials: Sequence[TrialSpec], engine: str) -> None:
     """
     if not any(trial.host.roce is not None and trial.host.roce.program for trial in trials):
         return
-    if engine == PROCESS:
-        return
-    from orchestration.backends.emulated import bpf_programs
+    from orchestration.backends.emulated import bpf_programs, process_backend
 
-    bpf_programs.check_policies(trials)
+    (process_backend if engine == PROCESS else bpf_programs).check_policies(trials)

@@ -41,6 +41,8 @@ TESTS = {
     "rack down": "tests/hardware/test_rack.py::test_up_again_is_the_same_rack_or_refused",
     "rack status": f"{_REMEDIES}test_what_only_shows_something_does_so",
     "rack up": "tests/hardware/test_rack.py::test_up_again_is_the_same_rack_or_refused",
+    "replay --in": "tests/unit/cli/test_engine_option.py::"
+    "test_another_version_is_refused_by_name_until_the_replay_is_asked_about",
     "replay --on": "tests/emulated/test_replay.py::",
     "report": f"{_REMEDIES}test_a_damaged_file_of_a_trial",
     "restore": f"{_RACK}test_nobody_else_gets_the_rack_during_a_run_and_once_stopped_it_restores",

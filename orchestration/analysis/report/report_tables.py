@@ -58,6 +58,9 @@ _FACT_LABELS = {
     "stages_s": "wall time by stage, s",
     "end_ns": "end of the trial, ns of its own time",
     "started_ns": "start of the trial, ns since 1970",
+    "engine_hash": "packet engine, hash of its source",
+    "engine_compiler": "packet engine, compiler",
+    "engine_abi": "packet engine, version of its interface",
 }
 
 

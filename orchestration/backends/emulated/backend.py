@@ -8,12 +8,10 @@ machine's own kernel instead. Trials that need no kernel run in the process: `pr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from inventory.rack import scaled
 from orchestration.backends.common.dilation import dilated_trial
@@ -23,6 +21,7 @@ from orchestration.backends.emulated import bpf_programs, memory
 from orchestration.backends.emulated.fabric import check_supported, fault_steps, plan_fabric
 from orchestration.backends.emulated.job import Job, read_result, write_job
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_on_host_kernel
+from orchestration.backends.emulated.marking import marking_facts
 from orchestration.backends.emulated.real_time import (
     check_host_kernel,
     real_time_facts,
@@ -30,8 +29,6 @@ from orchestration.backends.emulated.real_time import (
 )
 from orchestration.backends.emulated.remote_tuner import TunerServer
 from orchestration.core.errors import TrialError
-from orchestration.core.knobs import ECN
-from orchestration.core.marking_probability import MarkingProbability
 from orchestration.core.ports import TrialBundle, TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed
@@ -41,9 +38,6 @@ from tuners.registry import entry_points
 
 if TYPE_CHECKING:
     from orchestration.core.builds import Build
-
-# A learned tuner sets thousands of thresholds; marking is compared for the first few only.
-_MAX_SETTINGS_COMPARED = 20
 
 
 class EmulatedBackend:
@@ -134,7 +128,7 @@ class EmulatedBackend:
             **job.plan.facts,
             **kernel.facts,
             **({"findings": findings} if findings else {}),
-            "red": _marking_facts(record, trial.fabric, kernel.lacks),
+            "red": marking_facts(record, trial.fabric, kernel.lacks),
             "stages_s": dict(stages.seconds),
         }
         record = replace(record, facts=facts)
@@ -216,28 +210,6 @@ class _TrialKernel:
     lacks: tuple[str, ...] = ()
     findings: Sequence[dict[str, str]] = ()
     shapers_late_ns: int = 0
-
-
-def _marking_facts(
-    record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]
-) -> dict[str, str]:
-    """Describe how the ports marked, and how far that is from the requested straight line."""
-    if "red" in lacks:
-        return {"straight_line_on": "the instantaneous queue, arrivals, by a BPF program"}
-    if fabric.kind != "linux":
-        return {"straight_line_on": f"the instantaneous queue, {fabric.marks}"}
-    thresholds = record.changes[ECN.name]
-    columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
-    settings = np.unique(np.column_stack(columns), axis=0)
-    probabilities = [
-        MarkingProbability(int(kmin), int(kmax), float(pmax))
-        for kmin, kmax, pmax in settings[:_MAX_SETTINGS_COMPARED]
-    ]
-    worst = max((each.worst_departure() for each in probabilities), default=0.0)
-    return {
-        "Linux_RED_on": "the instantaneous queue",
-        "farthest_from_the_straight_line": f"{worst:.1%} of pmax",
-    }
 
 
 class _StageClock:

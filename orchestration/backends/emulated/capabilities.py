@@ -85,6 +85,7 @@ _IN_PROCESS = replace(
     pace=Pace(0.3, 2_700_000, 0.67, 10_000_000),
     tcp_controls=(),
     nic_controls=("dcqcn", "fixed", PROGRAM),
+    loss_detections=(),
     load_balancing=(),
     policies=(".c",),
     faults=False,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from inventory.routing import flow_controls
 from orchestration.backends.emulated.capabilities import CAPABILITIES
-from orchestration.core.congestion import TCP_CONTROLS, congestion_control
+from orchestration.core.congestion import PROGRAM, TCP_CONTROLS, congestion_control
 from orchestration.core.engines import ENGINES, KERNEL, ONE_ENGINE, PROCESS, EngineChoice
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.load_balancing import ECMP
@@ -22,9 +22,11 @@ from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.datapath.engine_build import engine_source
 from tuners.registry import create
 
 _OPTION = "--in"
+_PROBES = "needs round-trip probes"
 _ROCE_ONLY = "RoCE flows only"
 assert CAPABILITIES.in_process is not None
 _MODE = CAPABILITIES.in_process
@@ -41,7 +43,8 @@ class _Case(NamedTuple):
 
 
 def _control(case: _Case) -> str:
-    unknown = [control for control in case.controls if control not in _MODE.controls]
+    known = (*_MODE.controls, *([case.nic.control] if case.nic.program else ()))
+    unknown = [control for control in case.controls if control not in known]
     tcp = [control for control in unknown if control in TCP_CONTROLS]
     if tcp or not case.trial.host.roce:
         return f"flows are Linux TCP ({', '.join(dict.fromkeys(tcp or case.controls))})"
@@ -51,15 +54,20 @@ def _control(case: _Case) -> str:
     if case.nic.telemetry_bytes:
         lacks = "needs telemetry in packets"
     elif congestion_control(unknown[0]).times_round_trips:
-        lacks = "needs round-trip probes"
+        lacks = _PROBES
     return f"the congestion control {unknown[0]} {lacks}"
 
 
 def _policy(case: _Case) -> str:
-    program = case.nic.program
-    if not program or Path(program).suffix in _MODE.policies:
+    control, program = case.nic.control, case.nic.program
+    if not program:
         return ""
-    return f"{Path(program).name} is compiled for the kernel; its C source would run in the process"
+    if Path(program).suffix not in _MODE.policies:
+        name = Path(program).name
+        return f"{name} is compiled for the kernel; its C source would run in the process"
+    if control != PROGRAM and congestion_control(control).times_round_trips:
+        return f"the congestion control {control} {_PROBES}"
+    return ""
 
 
 def _signals(case: _Case) -> str:
@@ -146,8 +154,6 @@ def chosen_engine(
 @cache
 def packet_engine_version() -> str:
     """Return the version of this closloop's packet engine: a hash of its source."""
-    from orchestration.datapath.engine_build import engine_source
-
     return engine_source().hash()
 
 
