@@ -1,8 +1,10 @@
 """Run folders that must stay readable, and results that must stay the same to the bit.
 
 `runs-0.2` was written by 0.2.0, `runs-0.3` by the commit that added it, from the campaigns beside
-them. Both are read, reported and compared. The campaigns of `runs-0.3` are run again, except the
-one of a virtual rack and the imported results: every table has the same schema and the same rows.
+them: their emulated trials ran in the kernel. `runs-process` was written by the packet engine in
+the process, which orders events of one nanosecond in another way. All are read, reported and
+compared. The campaigns of the last two are run again, except the one of a virtual rack and the
+imported results: every table has the same schema and the same rows.
 """
 
 import json
@@ -22,6 +24,7 @@ from orchestration.results.tables import TABLES
 
 HERE = Path(__file__).parent
 FORMER, RUNS, FIGURES = HERE / "runs-0.2", HERE / "runs-0.3", HERE / "figures"
+IN_PROCESS = HERE / "runs-process"
 KERNEL = pytest.mark.kernel
 NS3 = pytest.mark.ns3
 REPLAY = "dctcp-replay-amt-emulated"
@@ -31,14 +34,14 @@ RUN_AGAIN = [
     *(
         pytest.param(name, marks=[KERNEL, pytest.mark.slow])
         for name in (
-            *("dctcp", "linux", "flowlets", "dcqcn", "fixed", "swift", "timely", "hpcc"),
+            *("dctcp", "linux", "flowlets", "swift", "timely", "hpcc"),
             *("rlcc", "rlcc-mlp", "rlcc-lstm", f"{REPLAY}.inputs/campaign"),
         )
     ),
     *(pytest.param(name, marks=[NS3, pytest.mark.slow]) for name in ("ns3", "ns3-dcqcn")),
 ]
 FOLDERS = sorted(
-    path for runs in (FORMER, RUNS) for path in runs.iterdir() if finished_trials(path)
+    path for runs in (FORMER, RUNS, IN_PROCESS) for path in runs.iterdir() if finished_trials(path)
 )
 # What 0.2 called HPCC has other parameters, and its folder another campaign.
 SAME_CAMPAIGN = sorted(
@@ -73,11 +76,14 @@ def test_its_report_has_the_same_figures(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAME_CAMPAIGN)
-def test_the_folder_of_0_2_is_compared_with_that_of_0_3(name, tmp_path):
-    runs = [shutil.copytree(runs / name, tmp_path / runs.name / name) for runs in (FORMER, RUNS)]
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [*((name, RUNS) for name in SAME_CAMPAIGN), ("dcqcn", IN_PROCESS), ("fixed", IN_PROCESS)],
+)
+def test_the_folder_of_0_2_is_compared_with_a_later_one(name, later, tmp_path):
+    runs = [shutil.copytree(runs / name, tmp_path / runs.name / name) for runs in (FORMER, later)]
     (comparison,) = closloop.compare(*runs)
-    assert sum(len(cell.pairs) for cell in comparison.cells) == len(finished_trials(RUNS / name))
+    assert sum(len(cell.pairs) for cell in comparison.cells) == len(finished_trials(later / name))
     assert all(item.verdict != DIFFERENT for item in comparison.metrics)
 
 
@@ -85,8 +91,31 @@ def test_the_folder_of_0_2_is_compared_with_that_of_0_3(name, tmp_path):
 def test_it_is_made_again_to_the_bit(name, tmp_path, monkeypatch):
     monkeypatch.chdir(RUNS)  # a testbed is named as it is found from here
     closloop.run(f"{name}.yml", out=tmp_path, jobs=2)
-    (made,) = tmp_path.iterdir()
-    golden = finished_trials(RUNS / made.name)
+    assert_made_again(tmp_path, RUNS)
+
+
+@pytest.mark.parametrize("name", ["fixed", "dcqcn", "pfc"])
+def test_it_is_made_again_in_the_process(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(IN_PROCESS)
+    closloop.run(f"{name}.yml", out=tmp_path, jobs=1)
+    assert_made_again(tmp_path, IN_PROCESS)
+
+
+@KERNEL
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fixed", "dcqcn"])
+def test_the_kernel_makes_again_what_runs_in_the_process_now(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(RUNS)
+    command = ["run", f"{name}.yml", "--in", "kernel", "--out", str(tmp_path), "--no-report"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert_made_again(tmp_path, RUNS)
+
+
+def assert_made_again(out, runs):
+    """The one run folder in `out` has the same trials and tables as that of its name in `runs`."""
+    (made,) = out.iterdir()
+    golden = finished_trials(runs / made.name)
     assert [one.name for one in finished_trials(made)] == [one.name for one in golden]
     for expected in golden:
         found = made / expected.name

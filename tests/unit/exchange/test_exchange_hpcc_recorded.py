@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import closloop
 from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.summary import summarise
@@ -418,3 +419,39 @@ def test_what_all_trials_lack_is_said_once(take_over, tmp_path):
     judged = {item.metric.key: item for item in comparison.metrics}
     assert judged["queue_mean_bytes"].verdict == "equivalent"
     assert judged["queue_wasserstein_bytes"].verdict == "equivalent"
+
+
+OURS = """\
+campaign: ours
+testbed: graphcc
+fabric: {kind: closloop, marks: departures}
+host: {congestion_control: dcqcn, roce: {payload: 1448B, ack_every: 1, dcqcn: {set: hpcc-0.2}}}
+tuners: [secn1]
+traffic: [{kind: replay, file: flows.csv}]
+repeats: 4
+duration: 20ms
+drain: 500ms
+"""
+
+
+@pytest.mark.slow
+def test_the_packet_engine_agrees_with_it_under_dcqcn(take_over, tmp_path):
+    """Its one draw of marks and paths against four of ours, as fidelity.md has it."""
+    theirs = take_over()
+    schedule = theirs.table("schedule")
+    columns = [schedule[name] for name in ("start_ns", "src", "dst", "bytes", "class")]
+    rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
+    (tmp_path / "flows.csv").write_text("\n".join(["start_ns,src,dst,bytes,class", *rows, ""]))
+    (tmp_path / "ours.yml").write_text(OURS)
+    closloop.run(tmp_path / "ours.yml", out=tmp_path, jobs=1)
+    ratios = {"slowdown_mean_all": [], "fct_mean_ns_all": [], "queue_mean_bytes": []}
+    for folder in finished_trials(tmp_path / "ours"):
+        (comparison,) = compare_runs([folder, theirs.folder], Margins())
+        judged = {item.metric.key: item for item in comparison.metrics}
+        for key, values in ratios.items():
+            values.append(judged[key].a / judged[key].b)
+    assert {key: np.mean(values) for key, values in ratios.items()} == {
+        "slowdown_mean_all": pytest.approx(1.02, abs=0.02),
+        "fct_mean_ns_all": pytest.approx(1.04, abs=0.02),
+        "queue_mean_bytes": pytest.approx(1.05, abs=0.06),
+    }
