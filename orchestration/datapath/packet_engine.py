@@ -34,6 +34,12 @@ class FabricArrays:
     limit_bytes: np.ndarray
 
 
+def _remedy(error: str) -> str:
+    if not error.startswith("no memory"):
+        return "report this, with the campaign's file and the trial's seed"
+    return "run fewer trials side by side with --jobs, or allow more memory: see `ulimit -v`"
+
+
 class PacketEngine:
     """A fabric that runs in this process. It is not safe to use it from two threads at a time.
 
@@ -59,7 +65,8 @@ class PacketEngine:
             error,
         )
         if made == ffi.NULL:
-            raise TrialError(f"the packet engine refuses the fabric: {ffi.string(error).decode()}")
+            text = ffi.string(error).decode()
+            raise TrialError(f"the packet engine refuses the fabric: {text}", _remedy(text))
         self._engine = ffi.gc(made, lib.cl_engine_free)
         self._switches = int(np.count_nonzero(fabric.devices["is_switch"]))
         self._queues, self._flows = sizes["queues"], 0
@@ -82,7 +89,8 @@ class PacketEngine:
     def _check(self, outcome: int) -> int:
         if outcome < 0:
             text = self.library.ffi.string(self.library.lib.cl_engine_error(self._engine)).decode()
-            raise TrialError(f"the packet engine: {text or 'it refuses what it is given'}")
+            what = f"the packet engine: {text or 'it refuses what it is given'}"
+            raise TrialError(what, _remedy(text))
         return outcome
 
     def policy(self, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from orchestration.backends.emulated.process_fabric import (
 )
 from orchestration.backends.emulated.thresholds import Thresholds
 from orchestration.core.congestion import NicPolicy
+from orchestration.core.files import local_path
 from orchestration.core.knobs import DCQCN, ECN
 from orchestration.core.ports import Observer, Outcome, TrialRun, Tuner
 from orchestration.core.records import Event, Floats, Ints, Observation, TrialRecord
@@ -74,9 +76,11 @@ def run_in_process(run: TrialRun) -> TrialRecord:
 def _ended_at_once() -> Iterator[None]:
     """Let SIGTERM end a worker at once: Python's handler would wait until the engine returns.
 
-    There is nothing to clean up. A worker leads a session of its own.
+    There is nothing to clean up. A worker leads a session of its own. An episode of an environment
+    runs in a thread of the user's process, whose signals are the user's.
     """
-    if os.getsid(0) != os.getpid():
+    is_worker = os.getsid(0) == os.getpid()
+    if not is_worker or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -165,7 +169,7 @@ class ProcessRig(BaseRig):
         if roce.program:
             from orchestration.datapath.native_policy import native_policy
 
-            control = native_policy(Path(roce.program)).policy
+            control = native_policy(Path(local_path(roce.program))).policy
         else:
             control = engine.policy(roce.control)
         roce = replace(roce, window_bytes=window_bytes(testbed, roce))

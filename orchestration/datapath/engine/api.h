@@ -131,7 +131,7 @@ const char *cl_engine_error(const struct cl_engine *engine);
 int cl_engine_post(struct cl_engine *engine, const struct cl_policy *policy,
 		   const struct cl_nics *nics, const struct cl_flow *flows, uint32_t count);
 /* Let everything happen until `until_ns`, that included. Returns 1 once that has been reached, and 0
- * earlier, after about `hops` hops: call it again.
+ * earlier, after the time that about `hops` hops take: call it again.
  */
 int cl_engine_run(struct cl_engine *engine, uint64_t until_ns, uint64_t hops);
 uint64_t cl_engine_now(const struct cl_engine *engine);

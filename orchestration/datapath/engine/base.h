@@ -3,6 +3,7 @@
 #ifndef CLOSLOOP_ENGINE_BASE_H
 #define CLOSLOOP_ENGINE_BASE_H
 
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -193,6 +193,8 @@ struct cl_engine {
 		struct cl_incident incident[MOST_INCIDENTS];
 		u32 count, traces;
 	} incidents;
+	bool is_running;
+	jmp_buf stop;         /* where cl_engine_run ends at once */
 	char error[CL_ERROR_BYTES];
 };
 

@@ -21,8 +21,10 @@ static u32 new_chunk(struct cl_engine *e)
 		first = e->arena_end;
 		e->arena_end += CHUNK;
 	} else {
-		fail(e, "too many packets are on their way");
-		first = e->arena_end - CHUNK; /* what it has is lost: the engine stops at once */
+		fail(e, "no memory for so many packets on their way");
+		if (e->is_running) /* there is no list in which the packet could wait until the window ends */
+			longjmp(e->stop, 1);
+		first = e->arena_end - CHUNK;
 	}
 	e->arena[first + 1].kind = NO_PACKET;
 	return first + 1;

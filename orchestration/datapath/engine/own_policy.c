@@ -35,7 +35,7 @@ static __thread struct cl_context *cl_seen;
 static __thread volatile sig_atomic_t cl_is_running;
 /* What the policy reads is read after this, and what it writes is written before. */
 #define CL_IN_ORDER asm volatile("" : : : "memory")
-static const int cl_faults[] = { SIGFPE, SIGSEGV, SIGBUS };
+static const int cl_faults[] = { SIGFPE, SIGSEGV, SIGBUS, SIGABRT, SIGILL };
 #define CL_FAULTS (sizeof(cl_faults) / sizeof(cl_faults[0]))
 static struct sigaction cl_before[CL_FAULTS];
 
@@ -43,8 +43,10 @@ static struct sigaction cl_before[CL_FAULTS];
 static void cl_fault(int number)
 {
 	static const char division[] = "the policy divides by 0, which gives 0 as BPF only\n",
-			  address[] = "the policy reads or writes past its state\n";
-	const char *what = number == SIGFPE ? division : address;
+			  address[] = "the policy reads or writes past its state\n",
+			  gives_up[] = "the policy ends the trial's process itself\n";
+	const char *what = number == SIGFPE ? division :
+			   number == SIGSEGV || number == SIGBUS ? address : gives_up;
 
 	if (cl_is_running && write(STDERR_FILENO, what, strlen(what)) < 0)
 		_exit(2);
