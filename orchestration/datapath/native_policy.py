@@ -95,6 +95,8 @@ def _load(library: Path, path: Path) -> NativePolicy:
         raise InputError.single(str(path), f"it is not a policy: {error}", remedy) from error
     needed = (lib.CL_POLICY_ABI, ffi.sizeof("struct cl_flow_state"))
     if abi != needed:
+        if library != path.absolute():
+            remedy = f"remove {library.parent}: it is compiled again"
         raise InputError.single(
             str(path),
             "it was compiled for version {} of the packet engine's policies, with {} bytes for a "

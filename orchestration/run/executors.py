@@ -181,15 +181,17 @@ class ProcessPool:
         assert info is not None  # only WNOHANG returns None
         console = _end_of_console(worker.job)
         how = f"ended with {info.si_status}"
-        remedy = "if memory was short, run fewer trials side by side with --jobs"
+        seed = worker.job.trial.seed
+        remedy = (
+            f"if memory was short, run fewer trials side by side with --jobs; its seed is {seed}"
+        )
         if info.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             how = f"was killed by {signal.Signals(info.si_status).name}"
             if info.si_status in _CRASHES:
                 how += "".join(f": {line}" for line in console.splitlines()[-1:])
                 remedy = (
                     "correct the campaign's own policy, if it has one: see docs/policies.md; "
-                    "otherwise report this, with the campaign's file and the seed "
-                    f"{worker.job.trial.seed}"
+                    f"otherwise report this, with the campaign's file and the seed {seed}"
                 )
         error = TrialError(f"the trial's process {how}", remedy, console)
         return Failed.of(error, machine.monotonic_wall_s() - worker.begin_s)
