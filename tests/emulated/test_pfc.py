@@ -17,7 +17,7 @@ from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec
-from tests.testbeds import leaf_spine, single_switch
+from tests.testbeds import RING_SWITCHES, leaf_spine, ring, single_switch
 from traffic.patterns.single_flow import SingleFlowSpec
 
 MS = 1_000_000
@@ -234,33 +234,6 @@ def test_only_the_priority_that_is_paused_stops(folder):
     assert rdma > 2 * MS
 
 
-# Four switches in a ring, with hosts at each: flows to the switch after the next turn up and down,
-# and wait for each other all around.
-RING = """
-kind: custom
-name: ring
-mtu: 1500B
-switch: {buffer: 400KB, alpha: 1, pfc: [0], watchdog: {detect: 3ms, restore: 3ms, action: ACTION}}
-"""
-_SWITCHES = {"l1": 1, "s1": 2, "l2": 1, "s2": 2}
-
-
-def ring(action):
-    cable = "rate: 25Gbps, delay: 1us"
-    hosts = [f"{name}h{n}" for name in _SWITCHES for n in (1, 2)]
-    links = [(host, host[:2]) for host in hosts]
-    links += [("l1", "s1"), ("l2", "s1"), ("l2", "s2"), ("l1", "s2")]
-    lines = [
-        RING.replace("ACTION", action),
-        f"hosts: [{', '.join(hosts)}]",
-        "switches:",
-        *(f"  - {{name: {name}, tier: {tier}}}" for name, tier in _SWITCHES.items()),
-        "links:",
-        *(f"  - {{a: {a}, b: {b}, {cable}}}" for a, b in links),
-    ]
-    return "\n".join(lines)
-
-
 @pytest.mark.parametrize("action", ["alert", "drop"])
 def test_a_deadlock_is_found_and_named(folder, action):
     pairs = (("l1", "l2"), ("s1", "s2"), ("l2", "l1"), ("s2", "s1"))
@@ -276,7 +249,7 @@ def test_a_deadlock_is_found_and_named(folder, action):
     found = [event for event in run.record.events if event.kind == "pfc-deadlock"]
     around = found[0].detail.removesuffix(" wait for each other").split(" > ")
     assert around[0] == around[-1]
-    assert {label.split(":")[0] for label in around} == set(_SWITCHES)
+    assert {label.split(":")[0] for label in around} == set(RING_SWITCHES)
     assert found[0].t_ns > 3 * MS
     assert found[0].detail in reasons(run)["pfc-deadlock"]
     done = run.record.flows.status == DONE
