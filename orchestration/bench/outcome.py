@@ -20,7 +20,7 @@ from typing import Any, Literal
 from inventory.files import load_testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.core.pattern import PatternSpec
-from orchestration.core.ports import TrialRun
+from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import CLOSLOOP, TrialSpec, TunerSpec
@@ -207,10 +207,12 @@ def run_trial(
     sample_period_ns: int = 100_000,
     flow_table: bool = False,
     backend: Literal["emulated", "simulated"] = "emulated",
+    engine: str = "",
     **further_fields: Any,
 ) -> Run:
     """Run one trial. With `flow_table`, the emulated fabric keeps flow tables, which nobody reads.
 
+    `engine` is one of `core.engines`; "" is the one in which `closloop run` would run the trial.
     `further_fields` are further fields of TrialSpec. Raises what the backend raises.
     """
     testbed = load_testbed(testbed_name)
@@ -226,7 +228,10 @@ def run_trial(
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()
-    runner = EmulatedBackend(flow_table=True) if flow_table else backend_factory.backend(backend)
+    runner: Backend = EmulatedBackend(flow_table=True)
+    if not flow_table:
+        choice = backend_factory.engine_for([trial], {testbed_name: testbed}, engine)
+        runner = backend_factory.backend(backend, engine=choice.engine)
     with bench_folder() as folder:
         record = runner.run(TrialRun(trial, testbed, schedule, folder))
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)
