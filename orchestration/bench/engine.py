@@ -53,7 +53,9 @@ _GBPS = 25
 _DURATION_NS = {4: 20 * MILLISECOND, 8: 4 * MILLISECOND, 16: 2 * MILLISECOND, 32: MILLISECOND}
 _READ_EACH_NS = MILLISECOND // 2
 _XOFF_BYTES = 100_000
-_SWITCH = f"switch: {{buffer: 9MB, pfc: [3], xoff: {_XOFF_BYTES}B, xon_offset: {_XOFF_BYTES // 2}B}}"
+_SWITCH = (
+    f"switch: {{buffer: 9MB, pfc: [3], xoff: {_XOFF_BYTES}B, xon_offset: {_XOFF_BYTES // 2}B}}"
+)
 _KMIN_BYTES, _KMAX_BYTES, _PMAX = 5_000, 200_000, 0.01  # SECN1's
 _MAX_RATIO, _MAX_BYTES, _MAX_BUILD_S = 1.4, 200_000_000, 2.0
 _KERNEL_PODS = (4, 8, 16)
@@ -256,11 +258,10 @@ def _of_case(
             yield at_most(what, ratio, _MAX_RATIO, 2, " times")
         else:
             yield Figure(what, f"{ratio:.2f} times")
-    of_target = case.pods == max(_DURATION_NS)
     peak_mb = max(run.peak_bytes for run in runs) / 1e6
     build_s = statistics.median(run.build_s for run in runs)
     peak, build = f"{label}: peak memory of the engine itself", f"{label}: built from arrays in"
-    if of_target:
+    if case.pods == max(_DURATION_NS):
         yield at_most(peak, peak_mb, _MAX_BYTES / 1e6, 0, " MB")
         yield at_most(build, build_s, _MAX_BUILD_S, 2, " s")
     else:
@@ -272,13 +273,13 @@ def _of_case(
 
 def _notes(beside: Path | None, core: int, with_kernel: bool) -> Iterator[str]:
     yield (
-        "a hop: a packet that leaves a NIC or a switch's port; user and system time of runs and of "
+        "a hop: a packet that leaves a NIC or a switch's port. User and system time of runs and of "
         f"reading all ports each 500 us, on core {core}; medians of {_ROUNDS} rounds"
     )
     if beside is not None:
         yield f"ratios: medians of those by round; {beside.name} ran in turn, on the same core"
     if with_kernel:
         yield (
-            "the kernel's: wall time of the traffic on the same core, without PFC, as `bench run "
-            "fabric-size` has it"
+            "the kernel's: trials of `bench run fabric-size`, which have no PFC, on the same core, "
+            "in wall time: other programs on that core make it longer"
         )

@@ -64,9 +64,7 @@ def purpose(name: str) -> str:
     return (BENCHMARKS[name].__doc__ or "").splitlines()[0]
 
 
-def select(
-    names: Sequence[str], beside: Path | None = None
-) -> dict[str, Callable[[], Outcome]]:
+def select(names: Sequence[str], beside: Path | None = None) -> dict[str, Callable[[], Outcome]]:
     """Return the named benchmarks, or all for `all`.
 
     `beside` is a program to be measured beside the packet engine. Raises InputError for an unknown

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from orchestration.analysis.port_metrics import PACKET_HOP, packet_hops
 from orchestration.backends.emulated.memory import trial_memory_bytes
@@ -25,7 +25,7 @@ from orchestration.bench.outcome import (
     run_trial,
     websearch,
 )
-from orchestration.core.engines import KERNEL, PROCESS
+from orchestration.core.engines import KERNEL
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import FORMER_HPCC, RoceSpec
 from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec

@@ -5,4 +5,13 @@ declaration `policy_*.py` beside its C. `engine` is C for this process; `library
 Must not import: collectors.sinks, tuners, orchestration.backends, orchestration.campaign.
 """
 
-__all__ = ["flows", "hosts", "library", "paths", "policy_dcqcn", "ports", "samples"]
+__all__ = [
+    "flows",
+    "hosts",
+    "library",
+    "packet_engine",
+    "paths",
+    "policy_dcqcn",
+    "ports",
+    "samples",
+]

@@ -19,5 +19,6 @@ __all__ = [
     "launcher",
     "memory",
     "namespaces",
+    "process_fabric",
     "system",
 ]
