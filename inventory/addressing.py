@@ -2,6 +2,7 @@
 
 Nothing else is connected to an emulated or simulated fabric, so its addresses are fixed: NIC n of
 leaf number t has 10.t.(n/256).(n%256). ECMP hashes depend on these addresses, so they never change.
+If there are more than 256 leaves, t has more than 8 of the last 24 bits, and n the rest.
 
 A rack's devices are connected to other networks too, so its addresses come from one prefix that
 nobody else uses (`rack_addresses`). The first block of it is for the switches; then each leaf has a
@@ -21,6 +22,7 @@ from orchestration.core.topology import Testbed
 # Link-local addresses would not do: SONiC's intfmgrd does not pass addresses of 169.254/16 on to
 # the ASIC (cfgmgr/intfmgr.cpp, getAddrScope in sonic-swss-common).
 DEFAULT_PREFIX = "198.18.0.0/15"
+_OWN_NETWORK = IPv4Network("10.0.0.0/8")
 # A leaf's block is a /24 where the prefix has room for that.
 _USUAL_BITS = 8
 # The lowest and the highest address of a block are not given to anyone.
@@ -38,8 +40,9 @@ def attachments(testbed: Testbed) -> dict[str, int]:
 def emulated_addresses(testbed: Testbed) -> dict[int, str]:
     """Return the address of every host port of an emulated fabric, by port index."""
     numbers = attachments(testbed)
+    bits = min(16, 24 - (len(numbers) - 1).bit_length())
     return {
-        index: f"10.{numbers[leaf]}.{position >> 8}.{position & 255}"
+        index: str(_OWN_NETWORK[(numbers[leaf] << bits) + position])
         for index, (leaf, position) in _nic_positions(testbed).items()
     }
 

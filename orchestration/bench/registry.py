@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from orchestration.bench import (
     decision_cost,
+    engine,
     fan_in,
     large_runs,
     offered_load,
@@ -31,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "thresholds": red.threshold_change,
     "repeatable": repeatable.repeated_trial,
     "offered-load": offered_load.offered_load,
+    "engine": engine.engine_speed,
     "data-path": speed.data_path_speed,
     "fabric-size": speed.fabric_size,
     "decision": decision_cost.decision_time,
@@ -60,8 +64,12 @@ def purpose(name: str) -> str:
     return (BENCHMARKS[name].__doc__ or "").splitlines()[0]
 
 
-def select(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
-    """Return the named benchmarks, or all for `all`. Raises InputError for an unknown name."""
+def select(names: Sequence[str], beside: Path | None = None) -> dict[str, Callable[[], Outcome]]:
+    """Return the named benchmarks, or all for `all`.
+
+    `beside` is a program to be measured beside the packet engine. Raises InputError for an unknown
+    name, and if `beside` is given but no benchmark that takes it.
+    """
     unknown = [name for name in names if name != "all" and name not in BENCHMARKS]
     if unknown:
         raise InputError.single(
@@ -69,4 +77,13 @@ def select(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
             f"no benchmark is called {unknown[0]!r}",
             f"known: all, {', '.join(BENCHMARKS)}",
         )
-    return BENCHMARKS if "all" in names else {name: BENCHMARKS[name] for name in names}
+    selected = BENCHMARKS if "all" in names else {name: BENCHMARKS[name] for name in names}
+    if beside is None:
+        return selected
+    if "engine" not in selected:
+        raise InputError.single(
+            f"--beside {beside}",
+            f"{', '.join(selected)}: no program is measured beside that",
+            "leave it out, or run `engine`",
+        )
+    return {**selected, "engine": partial(engine.engine_speed, beside)}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from orchestration.analysis.port_metrics import PACKET_HOP, packet_hops
 from orchestration.backends.emulated.memory import trial_memory_bytes
@@ -25,6 +25,7 @@ from orchestration.bench.outcome import (
     run_trial,
     websearch,
 )
+from orchestration.core.engines import KERNEL
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import FORMER_HPCC, RoceSpec
 from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec
@@ -193,7 +194,7 @@ _FILE = """
 kind: fat-tree
 name: fat-tree-{k}
 mtu: 1500B
-buffer: 9MB
+{buffer}
 k: {k}
 host_link: {{rate: {gbps}Gbps, delay: 1us}}
 aggregation_link: {{rate: {gbps}Gbps, delay: 1us}}
@@ -207,13 +208,8 @@ def fabric_size() -> Outcome:
     cost_ns: dict[int, float] = {}
     with bench_folder() as folder:
         for k, duration_ns in _DURATION_NS.items():
-            testbed = _fat_tree(folder, k, 25)
-            options: dict[str, Any] = {"duration_ns": duration_ns, "drain_ns": 0, "host": DCQCN}
-            options["sample_period_ns"] = MILLISECOND // 2
-            runs = [
-                run_trial(testbed, websearch(duration_ns), SECN1, **options)
-                for _ in range(_REPEATS)
-            ]
+            testbed = fat_tree(folder, k, 25)
+            runs = [_in_kernel(testbed, duration_ns) for _ in range(_REPEATS)]
             hops = packet_hops(runs[0].testbed, runs[0].record.ports)
             cost_ns[k] = _stage_s(runs, "run") / hops * 1e9
             figures += _of_size(k, runs, hops, cost_ns[k])
@@ -242,6 +238,29 @@ def fabric_size() -> Outcome:
     )
 
 
+def kernel_hop_ns(k: int, duration_ns: int) -> float:
+    """Return what a packet-hop takes in the kernel, in ns of wall time, in one trial.
+
+    The trial is one of `fabric_size`. Raises what the backend raises.
+    """
+    with bench_folder() as folder:
+        run = _in_kernel(fat_tree(folder, k, 25), duration_ns)
+    return _stage_s([run], "run") / packet_hops(run.testbed, run.record.ports) * 1e9
+
+
+def _in_kernel(testbed: str, duration_ns: int) -> Run:
+    return run_trial(
+        testbed,
+        websearch(duration_ns),
+        SECN1,
+        duration_ns=duration_ns,
+        drain_ns=0,
+        sample_period_ns=MILLISECOND // 2,
+        host=DCQCN,
+        engine=KERNEL,
+    )
+
+
 def _of_size(k: int, runs: list[Run], hops: int, cost_ns: float) -> Iterator[Figure]:
     """Yield the figures of one size of fabric."""
     trial, testbed = runs[0].trial, runs[0].testbed
@@ -265,9 +284,10 @@ def _of_size(k: int, runs: list[Run], hops: int, cost_ns: float) -> Iterator[Fig
     )
 
 
-def _fat_tree(folder: Path, k: int, gbps: int) -> str:
+def fat_tree(folder: Path, k: int, gbps: int, buffer: str = "buffer: 9MB") -> str:
+    """Return the path of a new testbed file: a fat tree whose ports or switches have a `buffer`."""
     path = folder / f"fat-tree-{k}-{gbps}.yml"
-    path.write_text(_FILE.format(k=k, gbps=gbps))
+    path.write_text(_FILE.format(k=k, gbps=gbps, buffer=buffer))
     return str(path)
 
 
@@ -275,7 +295,7 @@ def _lone_flow(folder: Path, gbps: int) -> Figure:
     """Return the goodput of a lone flow between two pods, as a share of the line rate."""
     size_bytes = 100_000_000
     flow = (SingleFlowSpec("h1", "h16", size_bytes, 0),)
-    testbed = _fat_tree(folder, 4, gbps)
+    testbed = fat_tree(folder, 4, gbps)
     run = run_trial(testbed, flow, SECN1, duration_ns=10 * MILLISECOND, host=DCQCN)
     fct_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
     goodput_gbps = size_bytes * 8 / fct_ns

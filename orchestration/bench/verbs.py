@@ -11,6 +11,7 @@ from orchestration.cli.options import Group
 
 _BENCH_EPILOG = (
     "Examples:  closloop bench list  |  closloop bench run marking  |  "
+    "closloop bench run engine --beside ./other-engine  |  "
     "closloop bench run all --markdown docs/generated/benchmarks.md"
 )
 bench = Group("Measure what the project claims.", _BENCH_EPILOG)
@@ -32,6 +33,13 @@ def run_benchmarks(
     markdown: Annotated[
         Path | None, "Write the figures into this page, where they replace former ones."
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROGRAM",
+            help="Another packet engine, which `engine` measures in turn with closloop's.",
+        ),
+    ] = None,
 ) -> None:
     """Run benchmarks. Exit code: 1 if a figure misses its target, else 0."""
     from orchestration.bench.outcome import as_json, as_markdown, as_text
@@ -40,7 +48,7 @@ def run_benchmarks(
 
     check_outputs([path for path in (json_file, markdown) if path], [], "choose another")
     outcomes = []
-    for name, measure in select(names).items():
+    for name, measure in select(names, beside).items():
         typer.echo(f"{name} …", err=True)
         outcome = measure()
         outcomes.append((name, outcome))

@@ -38,6 +38,11 @@ class NativePolicy(NamedTuple):
     asks_telemetry: bool
 
 
+def runs_natively(path: Path) -> bool:
+    """Return whether the packet engine can run a policy's file; an object of BPF it cannot."""
+    return path.suffix in _SUFFIXES
+
+
 def native_policy(path: Path, report: Report = report_on_stderr) -> NativePolicy:
     """Return the policy in a C source, which is compiled first if necessary, or in a library.
 
@@ -46,7 +51,7 @@ def native_policy(path: Path, report: Report = report_on_stderr) -> NativePolicy
     loaded until the process ends. Raises InputError for a file that the engine cannot run,
     NotReadyError without a compiler.
     """
-    if path.suffix not in _SUFFIXES:
+    if not runs_natively(path):
         raise InputError.single(
             str(path),
             "the packet engine cannot run a BPF object: it needs a policy's C source",

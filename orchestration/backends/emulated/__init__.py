@@ -20,5 +20,6 @@ __all__ = [
     "memory",
     "namespaces",
     "process_backend",
+    "process_fabric",
     "system",
 ]
