@@ -7,6 +7,7 @@ Must not import: any other package of ours, pydantic, pyarrow, typer, rich.
 """
 
 __all__ = [
+    "builds",
     "capabilities",
     "codec",
     "condition",
