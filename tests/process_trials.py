@@ -32,9 +32,7 @@ from tuners.base import BaseTuner
 MS = 1_000_000
 NIC = HostSpec("dcqcn", roce=RoceSpec())
 # Hosts that hear no CNP send at line rate.
-DEAF = HostSpec(
-    "dcqcn", roce=RoceSpec(dcqcn=(("min_time_between_cnps", MS),), timeout_ns=4 * MS)
-)
+DEAF = HostSpec("dcqcn", roce=RoceSpec(dcqcn=(("min_time_between_cnps", MS),), timeout_ns=4 * MS))
 CLASSES = "classes: [{name: rdma, weight: 50}, {name: other, weight: 50}]\n"
 
 

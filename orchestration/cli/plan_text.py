@@ -34,8 +34,9 @@ def print_plan(
     from orchestration.campaign.rotation import describe_rotation
 
     show(_cells(campaign, made), _total(made) if sizes is None else _adaptive_total(made, sizes))
-    show(*(line for build in builds for line in _build_lines(build)))
-    show(*filter(None, (campaign.engine.sentence, campaign.comparison.sentence)))
+    built = (line for build in builds for line in _build_lines(build))
+    engine = [campaign.engine.sentence] if campaign.engine.sentence else []
+    show(*engine, *built, campaign.comparison.sentence)
     cautions = (
         *campaign.unresponsive_conditions.sentences,
         *(one.sentence for one in made.unused_settings),

@@ -5,7 +5,7 @@ Must not import: orchestration.backends, orchestration.campaign, orchestration.r
 
 from orchestration.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.kernel.cache import Kernel, find_kernel, require_kernel
-from orchestration.kernel.first_use import kernel_to_build
+from orchestration.kernel.first_use import kernel_for, kernel_to_build
 
 __all__ = [
     "Kernel",
@@ -14,6 +14,7 @@ __all__ = [
     "cache",
     "find_kernel",
     "guest_argv",
+    "kernel_for",
     "kernel_to_build",
     "launch",
     "memory_dir",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from orchestration.core.builds import Build, BuildProgress
 from orchestration.core.errors import Interrupted, NotReadyError
@@ -12,6 +14,9 @@ from orchestration.core.machine import sigterm_as_interrupt
 from orchestration.core.problems import Problem
 from orchestration.kernel.build import build_kernel, require_tools
 from orchestration.kernel.cache import MANIFEST, find_kernel, kernel_folder
+
+if TYPE_CHECKING:
+    from orchestration.core.trial import TrialSpec
 
 # Of compiling on all cores (docs/kernel.md), and of what goes on one after the other: fetching the
 # source, unpacking it, linking.
@@ -24,6 +29,11 @@ def kernel_to_build() -> tuple[Build, ...]:
     if find_kernel() is not None:
         return ()
     return (Build("the virtual-time kernel", _expected_s(), _make, _problems()),)
+
+
+def kernel_for(trials: Sequence[TrialSpec]) -> tuple[Build, ...]:
+    """Return the same for trials of the emulated backend: in real time they need no kernel."""
+    return () if all(trial.clock for trial in trials) else kernel_to_build()
 
 
 def _make(progress: BuildProgress) -> None:

@@ -1,8 +1,7 @@
-"""A traffic pattern of one's own: the docs' example, in a file and offered by a package."""
+"""A traffic pattern of one's own: the example, in a file and offered by a package."""
 
 import json
 import pickle
-import re
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ from orchestration.core.trial import TrialSpec
 from orchestration.results.reader import finished_trials, read_trial
 from traffic.schedule import make_schedule
 
-DOCS = Path(__file__).parents[2] / "docs" / "campaign.md"
-(RING,) = re.findall(r"```python\n(.*?class Ring.*?)```", DOCS.read_text(), re.DOTALL)
+RING = (Path(__file__).parents[2] / "examples" / "ring.py").read_text(encoding="utf-8")
 CAMPAIGN = """\
 campaign: ring
 testbed: graphcc

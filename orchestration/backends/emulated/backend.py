@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inventory.rack import scaled
 from orchestration.backends.common.dilation import dilated_trial
@@ -33,11 +33,8 @@ from orchestration.core.ports import TrialBundle, TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
-from orchestration.kernel import kernel_to_build, require_kernel
+from orchestration.kernel import kernel_for, require_kernel
 from tuners.registry import entry_points
-
-if TYPE_CHECKING:
-    from orchestration.core.builds import Build
 
 
 class EmulatedBackend:
@@ -47,6 +44,7 @@ class EmulatedBackend:
     """
 
     name = "emulated"
+    to_build = staticmethod(kernel_for)
 
     def __init__(self, *, flow_table: bool = False) -> None:
         self._flow_table = flow_table
@@ -69,12 +67,6 @@ class EmulatedBackend:
         bpf_programs.check_policies(trials)
         memory.require_guests(testbed, jobs, trials)
         _prepare(testbed, trials)
-
-    def to_build(self, trials: Sequence[TrialSpec]) -> Sequence[Build]:
-        """Return the build of the kernel if these trials need one, and there is none."""
-        if all(trial.clock == REAL for trial in trials):
-            return ()
-        return kernel_to_build()
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
         """Return the memory of a trial's guest with so many flows."""

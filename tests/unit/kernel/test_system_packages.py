@@ -42,8 +42,38 @@ def asked_for(tmp_path):
     return run
 
 
-def test_the_quickstart_asks_for_no_server_and_nothing_of_the_tests(asked_for):
-    answer, (installer, *packages) = asked_for("quickstart")
+@pytest.mark.parametrize(
+    ("python", "compiler", "missing"),
+    [
+        ("exec true", "exec true", ""),
+        ("exit 1", "exec true", "Python 3.11 or newer (apt-get install python3-venv, or name one"),
+        ('[ "${2#import sys}" != "$2" ]', "exec true", "Python's venv (apt-get install python3-ve"),
+        ("exec true", "exit 1", "a C compiler (apt-get install gcc libc6-dev)"),
+    ],
+)
+def test_the_quickstart_installs_nothing_and_says_what_is_missing_in_one_line(
+    tmp_path, asked_for, python, compiler, missing
+):
+    for name, body in {"python3": python, "cc": compiler}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    answer, installed = asked_for("quickstart")
+    assert (answer.returncode, installed, answer.stdout) == (bool(missing), [], "")
+    assert answer.stderr.startswith(f"missing: {missing}" if missing else "")
+    assert len(answer.stderr.splitlines()) == bool(missing)
+
+
+def test_make_quickstart_builds_no_kernel_and_asks_for_no_root():
+    words = ["make", "--dry-run", "VENV=/nowhere", "quickstart"]
+    shown = subprocess.run(words, cwd=SCRIPTS.parent, capture_output=True, text=True, check=True)
+    steps = shown.stdout.splitlines()
+    assert [step for step in steps if "system-packages.sh quickstart" in step]
+    assert [step for step in steps if "closloop run examples/quickstart.yml" in step]
+    assert not [step for step in steps if "sudo" in step or "kernel" in step or "tests" in step]
+
+
+def test_the_kernel_asks_for_no_server_and_nothing_of_the_tests(asked_for):
+    answer, (installer, *packages) = asked_for("kernel")
     assert answer.returncode == 0
     assert installer.endswith("/install-unstarted.sh")
     assert {"gcc", "flex", "bison", "bc", "gcc-bpf", "python3-venv"} <= set(packages)
@@ -52,9 +82,9 @@ def test_the_quickstart_asks_for_no_server_and_nothing_of_the_tests(asked_for):
 
 
 def test_tests_ask_for_all_of_it_and_say_what_for(asked_for):
-    _, (_, *quickstart) = asked_for("quickstart")
+    _, (_, *kernel) = asked_for("kernel")
     answer, (_, *packages) = asked_for("tests")
-    assert set(packages) > set(quickstart) | WITH_SERVICES | ONLY_FOR_TESTS
+    assert set(packages) > set(kernel) | WITH_SERVICES | ONLY_FOR_TESTS
     assert len(packages) == len(set(packages))
     said = [line.partition(":")[0] for line in answer.stdout.splitlines()]
     assert said[2:] == [
@@ -75,7 +105,7 @@ def test_another_word_is_refused(asked_for):
 def test_every_program_that_builds_the_kernel_is_asked_for(asked_for):
     from orchestration.kernel.build import _TOOLS
 
-    _, (_, *packages) = asked_for("quickstart")
+    _, (_, *packages) = asked_for("kernel")
     assert set(_TOOLS.values()) <= set(packages)
 
 
