@@ -20,7 +20,7 @@ from orchestration.core.trial import HostSpec, TunerSpec
 from orchestration.datapath import native_policy as module
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.library import load_engine
-from orchestration.datapath.native_policy import native_policy
+from orchestration.datapath.native_policy import native_policy, runs_natively
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import star
 from tests.trials import trial_spec
@@ -230,6 +230,8 @@ def test_a_library_runs_if_it_was_compiled_for_this_version(write, tmp_path):
 def test_a_bpf_object_does_not_run_natively(tmp_path):
     path = tmp_path / "mine.bpf.o"
     path.touch()
+    assert not runs_natively(path)
+    assert runs_natively(tmp_path / "mine.c")
     with pytest.raises(InputError, match="cannot run a BPF object") as caught:
         native_policy(path)
     assert "--in kernel" in caught.value.remedy
