@@ -31,7 +31,6 @@ from orchestration.backends.emulated.process_fabric import (
 )
 from orchestration.backends.emulated.thresholds import Thresholds
 from orchestration.core.congestion import NicPolicy
-from orchestration.core.files import local_path
 from orchestration.core.knobs import DCQCN, ECN
 from orchestration.core.ports import Observer, Outcome, TrialRun, Tuner
 from orchestration.core.records import Event, Floats, Ints, Observation, TrialRecord
@@ -169,7 +168,7 @@ class ProcessRig(BaseRig):
         if roce.program:
             from orchestration.datapath.native_policy import native_policy
 
-            control = native_policy(Path(local_path(roce.program))).policy
+            control = native_policy(Path(roce.program)).policy
         else:
             control = engine.policy(roce.control)
         roce = replace(roce, window_bytes=window_bytes(testbed, roce))
