@@ -177,7 +177,7 @@ static void make_nic(struct cl_engine *e, u32 port)
 	n->port = port;
 	n->external_port = e->external[port];
 	n->line_bps = e->rate_bps[port];
-	n->start_ps = n->patience_ns = n->pause.run_out_ns = CL_NEVER;
+	n->start_ps = n->timer_ns = n->patience_ns = n->pause.run_out_ns = CL_NEVER;
 }
 
 static void make_all(struct cl_engine *e, const struct cl_device *devices,
@@ -306,7 +306,7 @@ void cl_engine_free(struct cl_engine *e)
 		munmap(e->arena, e->arena_room * sizeof(*e->arena));
 	for (u32 i = 0; e->nic && i < e->nic_count; i++)
 		for (u32 j = 0; j < CL_CLASSES; j++)
-			free(e->nic[i].heap[j].at);
+			free(e->nic[i].lane[j].heap.at);
 	free(e->internal);
 	free(e->rate_bps);
 	free(e->external_queue);

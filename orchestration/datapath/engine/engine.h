@@ -92,36 +92,44 @@ struct heap {
 	u32 count, room;
 };
 
+/* What waits at a NIC of one class: flows by their times, and acknowledgements and CNPs. */
+struct lane {
+	struct heap heap;
+	u32 control, control_end; /* 0: no list yet */
+};
+
 struct nic {
-	u32 port, external_port;
-	u32 begun, end;        /* of `posted`: its flows, by start */
-	u64 start_ps;          /* when the next one starts */
+	u32 port;
+	u8 controls;           /* classes, as bits, that have acknowledgements or CNPs */
+	bool has_own;          /* its parameters are its own, not those of all NICs */
+	u64 start_ps;          /* when its next flow starts */
+	u64 timer_ns;          /* when it is to look at its pause, or its patience ends */
+	struct lane lane[8];   /* by class */
+	u64 received_packets, out_of_order_packets;
+	u64 cnp_interval_ns;
 	u64 patience_ns;       /* when the first flow may have waited too long */
 	u32 unfinished;        /* flow number plus 1, 0: none */
 	u32 flows;
+	u32 begun, end;        /* of `posted`: its flows, by start */
 	u64 cnps, resent, timeouts, rtt_ns;
-	u64 received_packets, out_of_order_packets;
 	u64 line_bps;
-	u64 cnp_interval_ns;
-	struct heap heap[8];   /* by class */
-	u32 control[8], control_end[8]; /* acknowledgements and CNPs, by class; 0: no list yet */
-	u8 controls;           /* classes, as bits, that have some */
-	bool has_own;          /* its parameters are its own, not those of all NICs */
+	u32 external_port;
 	u32 parameters[CL_PARAMETERS];
 	struct pause pause;
-};
+} CL_ALIGNED;
 
 struct sender {
-	u64 route, bytes, start_ns;
-	u64 next_ps, progress_ns, asked_ns; /* asked: when, with nobody asked before */
+	u64 route, next_ps, progress_ns;
+	u64 asked_ns; /* when, with nobody asked before */
 	u32 packets, next, acked, asked; /* in packets; asked: after the last that asked */
 	u32 nic;
 	u8 waiting, klass, ecn, has_begun;
-	struct cl_flow_state state CL_ALIGNED;
-	struct cl_flow_result result;
-	u32 before, after; /* among its NIC's unfinished flows, plus 1 */
-	/* packets on their way that asked, and when they were sent; when full, others are not timed */
 	u32 timed_first, timed_end; /* modulo MOST_TIMED */
+	struct cl_flow_result result CL_ALIGNED;
+	u64 start_ns, bytes;
+	u32 before, after; /* among its NIC's unfinished flows, plus 1 */
+	struct cl_flow_state state CL_ALIGNED;
+	/* packets on their way that asked, and when they were sent; when full, others are not timed */
 	struct {
 		u64 at_ns;
 		u32 psn;

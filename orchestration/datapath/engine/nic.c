@@ -57,6 +57,11 @@ static void leave_heap(struct heap *h)
 		sink(h, h->at[h->count]);
 }
 
+static void set_timer(struct nic *n)
+{
+	n->timer_ns = min64(n->patience_ns, n->pause.run_out_ns);
+}
+
 /* Let a flow that has something to send wait for its time. */
 static void wait_for_turn(struct cl_engine *e, u32 flow, u64 not_before_ps)
 {
@@ -66,7 +71,7 @@ static void wait_for_turn(struct cl_engine *e, u32 flow, u64 not_before_ps)
 		return;
 	s->waiting = true;
 	s->next_ps = max64(s->next_ps, not_before_ps);
-	rise(e, &e->nic[s->nic].heap[s->klass], (struct waiting){ s->next_ps, flow });
+	rise(e, &e->nic[s->nic].lane[s->klass].heap, (struct waiting){ s->next_ps, flow });
 }
 
 /* Queue an acknowledgement or a CNP. */
@@ -74,9 +79,11 @@ static void add_control(struct cl_engine *e, struct nic *n, const struct packet 
 {
 	u32 klass = cl_class(p);
 
-	if (!n->control[klass])
-		n->control[klass] = n->control_end[klass] = new_chunk(e);
-	cl_append(e, &n->control_end[klass], p);
+	struct lane *lane = &n->lane[klass];
+
+	if (!lane->control)
+		lane->control = lane->control_end = new_chunk(e);
+	cl_append(e, &lane->control_end, p);
 	n->controls |= 1 << klass;
 }
 
@@ -100,6 +107,7 @@ static void begin_flow(struct cl_engine *e, struct nic *n)
 	n->unfinished = flow + 1;
 	n->flows++;
 	n->patience_ns = min64(n->patience_ns, s->start_ns + e->nics.timeout_ns);
+	set_timer(n);
 	tell(e, s, CL_START, s->start_ns, 0);
 	wait_for_turn(e, flow, s->start_ns * CL_PS_PER_NS);
 }
@@ -124,7 +132,7 @@ static u64 first_control_ns(const struct cl_engine *e, const struct nic *n, u8 s
 
 	for (u32 left = n->controls & ~stopped; left; left &= left - 1) {
 		u32 i = __builtin_ctz(left);
-		u64 at_ns = cl_near_ns(e->now_ns, e->arena[n->control[i]].at_ns);
+		u64 at_ns = cl_near_ns(e->now_ns, e->arena[n->lane[i].control].at_ns);
 
 		if (at_ns < first_ns) {
 			first_ns = at_ns;
@@ -140,9 +148,9 @@ static struct heap *first_heap(const struct cl_engine *e, struct nic *n, u8 stop
 	struct heap *first = NULL;
 
 	for (u32 i = 0; i < e->fabric.classes; i++)
-		if (n->heap[i].count && !(stopped >> i & 1) &&
-		    (!first || is_earlier(&n->heap[i].at[0], &first->at[0])))
-			first = &n->heap[i];
+		if (n->lane[i].heap.count && !(stopped >> i & 1) &&
+		    (!first || is_earlier(&n->lane[i].heap.at[0], &first->at[0])))
+			first = &n->lane[i].heap;
 	return first;
 }
 
@@ -199,9 +207,11 @@ static u64 settle_nic(struct cl_engine *e, struct nic *n, u64 now_ns)
 		if (at_ps > now_ps)
 			return min64(at_ps, n->start_ps);
 		if (control_ps <= at_ps) {
-			p = e->arena[n->control[klass]];
-			n->control[klass] = cl_drop_first(e, n->control[klass]);
-			if (cl_is_empty(e, n->control[klass]))
+			struct lane *lane = &n->lane[klass];
+
+			p = e->arena[lane->control];
+			lane->control = cl_drop_first(e, lane->control);
+			if (cl_is_empty(e, lane->control))
 				n->controls &= ~(1 << klass);
 		} else if (!next_of_flow(e, h, o, at_ps, &p)) {
 			continue;
@@ -216,6 +226,7 @@ static void obey_nic(struct cl_engine *e, struct nic *n, u64 now_ns)
 {
 	struct out *o = &e->out[n->port];
 
+	set_timer(n);
 	o->stopped = stopped_classes(e, &n->pause);
 	o->free_ps = max64(o->free_ps, now_ns * CL_PS_PER_NS);
 }
@@ -243,6 +254,7 @@ static void be_patient(struct cl_engine *e, struct nic *n, u64 now_ns)
 	for (u32 i = n->unfinished; i; i = e->sender[i - 1].after)
 		first_ns = min64(first_ns, e->sender[i - 1].progress_ns + e->nics.timeout_ns);
 	n->patience_ns = first_ns;
+	set_timer(n);
 }
 
 /* Ask the memory early for what the next NICs touch: from each what is known by then. */
@@ -252,13 +264,12 @@ static inline void warm_nic(const struct cl_engine *e, u32 number)
 
 	if (number + 6 < e->nic_count) {
 		cl_fetch(&n[6]);
-		cl_fetch(&n[6].start_ps);
-		cl_fetch(&n[6].heap);
+		cl_fetch(&n[6].received_packets);
 	}
 	if (number + 4 < e->nic_count) {
 		cl_fetch(&e->out[n[4].port]);
 		cl_fetch(&e->arena[e->heads[n[4].port]]);
-		cl_fetch(n[4].heap[0].at);
+		cl_fetch(n[4].lane[0].heap.at);
 	}
 	if (number + 2 < e->nic_count) {
 		const struct packet *p = &e->arena[e->heads[n[2].port]];
@@ -268,11 +279,10 @@ static inline void warm_nic(const struct cl_engine *e, u32 number)
 			cl_fetch(&e->sender[p->flow]);
 			cl_fetch(&e->sender[p->flow].state);
 		}
-		if (n[2].heap[0].count) {
-			const struct sender *s = &e->sender[n[2].heap[0].at[0].flow];
+		if (n[2].lane[0].heap.count) {
+			const struct sender *s = &e->sender[n[2].lane[0].heap.at[0].flow];
 
 			cl_fetch(s);
-			cl_fetch(&s->progress_ns);
 			cl_fetch(&s->state);
 			cl_fetch(&s->state.window_bytes);
 			cl_fetch(&s->state.own[7]);
@@ -289,7 +299,7 @@ static void nic_window(struct cl_engine *e, u32 number, u64 end_ns)
 
 	for (;;) {
 		const struct packet *first = &e->arena[head];
-		u64 timer_ns = min64(n->patience_ns, n->pause.run_out_ns);
+		u64 timer_ns = n->timer_ns;
 		u64 arrival_ns = first->kind == NO_PACKET ? CL_NEVER :
 			cl_near_ns(e->now_ns, first->at_ns);
 
@@ -316,8 +326,7 @@ static void nic_window(struct cl_engine *e, u32 number, u64 end_ns)
 		} else {
 			next_ps = settle_nic(e, n, end_ns - 1);
 			e->heads[n->port] = head;
-			timer_ns = min64(n->patience_ns, n->pause.run_out_ns);
-			arrival_ns = min64(arrival_ns, timer_ns);
+			arrival_ns = min64(arrival_ns, n->timer_ns);
 			e->due_ns[number] = min64(arrival_ns, next_ps == CL_NEVER ? CL_NEVER :
 								cl_begin_ns(next_ps));
 			return;
