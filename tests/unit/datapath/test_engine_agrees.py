@@ -381,6 +381,7 @@ HOPS = st.sampled_from([1, 100, 10**9])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # to find the simplest fabric on which they differ takes minutes
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(case=cases(), build=BUILDS, hops=HOPS)
 def test_all_readings_are_those_of_the_model(case, build, hops):
@@ -390,6 +391,7 @@ def test_all_readings_are_those_of_the_model(case, build, hops):
 
 @pytest.mark.slow
 @pytest.mark.sanitizers
+@pytest.mark.timeout(900)
 def test_the_sanitizers_find_nothing():
     """The same fabrics, in a process that has what AddressSanitizer needs from its beginning."""
     libraries = [
@@ -406,11 +408,10 @@ def test_the_sanitizers_find_nothing():
         "ASAN_OPTIONS": "detect_leaks=0",  # Python has what it never frees
     }
     test = f"{__file__}::{test_all_readings_are_those_of_the_model.__name__}"
+    # what the sanitizers print is lost if pytest captures it
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test],
-        env=environment,
-        capture_output=True,
-        text=True,
+        [*pytest_, "-p", "no:xdist", test], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
