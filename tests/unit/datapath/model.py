@@ -27,7 +27,7 @@ class Model:
         self.packets = dict.fromkeys(("sent", "received", "dropped"), 0)
         self.bytes = dict(self.packets)
         self.ports, self.flows = [], []
-        self.devices, self.place = [], []  # switches and NICs; by port, the place of its own
+        self.devices, self.index = [], []  # switches and NICs; by port, the index of its own
         switches = {}
         for spec in ports:
             if devices[spec.device].is_switch:
@@ -40,7 +40,7 @@ class Model:
                 self.ports.append(owner)
             if owner not in self.devices:
                 self.devices.append(owner)
-            self.place.append(self.devices.index(owner))
+            self.index.append(self.devices.index(owner))
 
     def post(self, policy, nics, flows):
         self.policy, self.nics = POLICIES[policy], nics
@@ -49,19 +49,19 @@ class Model:
         self.flows = [Flow(self, number, spec) for number, spec in enumerate(flows)]
         for flow in self.flows:
             flow.nic.flows.append(flow)
-            self.wake(flow.spec.start_ns, self.place[flow.spec.src_port])
+            self.wake(flow.spec.start_ns, self.index[flow.spec.src_port])
 
     def all_nics(self):
         return [port for port in self.ports if isinstance(port, Nic)]
 
-    def wake(self, at_ns, place):
-        heapq.heappush(self.events, (at_ns, place))
+    def wake(self, at_ns, index):
+        heapq.heappush(self.events, (at_ns, index))
 
     def arrive(self, at_ns, number, packet):
         """Let a packet arrive at a port."""
         arrival = (at_ns, number, next(self.order), self.ports[number], packet)
-        heapq.heappush(self.devices[self.place[number]].arrivals, arrival)
-        self.wake(at_ns, self.place[number])
+        heapq.heappush(self.devices[self.index[number]].arrivals, arrival)
+        self.wake(at_ns, self.index[number])
 
     def count(self, what, packet):
         self.packets[what] += packet.kind == "data"
@@ -70,11 +70,11 @@ class Model:
     def run(self, until_ns):
         """Let everything happen until a time, that included."""
         while self.events and self.events[0][0] <= until_ns:
-            now, place = event = heapq.heappop(self.events)
+            now, index = event = heapq.heappop(self.events)
             while self.events and self.events[0] == event:
                 heapq.heappop(self.events)
-            self.step(self.devices[place], now)
-            self.wake(self.next_ns(self.devices[place]), place)
+            self.step(self.devices[index], now)
+            self.wake(self.next_ns(self.devices[index]), index)
         self.now = until_ns
 
     def step(self, device, now):

@@ -238,8 +238,8 @@ def links(draw):
     else:
         between, leaves = [(n, n + 1) for n in range(switches - 1)], tuple(range(switches))
     # a host has one NIC or two, which may be at the same switch
-    places = st.lists(st.sampled_from(leaves), min_size=1, max_size=2)
-    hosts = draw(st.lists(places, min_size=2, max_size=6))
+    attachments = st.lists(st.sampled_from(leaves), min_size=1, max_size=2)
+    hosts = draw(st.lists(attachments, min_size=2, max_size=6))
     cables = [(leaf, switches + host) for host, leaves in enumerate(hosts) for leaf in leaves]
     return switches, len(hosts), draw(st.permutations(between + cables))
 
