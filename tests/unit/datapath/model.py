@@ -26,17 +26,21 @@ class Model:
         self.hops = self.pauses = 0
         self.packets = dict.fromkeys(("sent", "received", "dropped"), 0)
         self.bytes = dict(self.packets)
-        self.devices, self.ports, self.flows = {}, [], []
+        self.ports, self.flows = [], []
+        self.devices, self.index = [], []  # switches and NICs; by port, the index of its own
+        switches = {}
         for spec in ports:
-            device = devices[spec.device]
-            if not device.is_switch:
-                self.ports.append(Nic(self, spec))
-                self.devices[spec.device] = self.ports[-1]
-                continue
-            switch = self.devices.setdefault(spec.device, Switch(self, device))
-            limits = limit_bytes[spec.first_queue :][: fabric.classes]
-            self.ports.append(SwitchPort(self, spec, limits, switch))
-            switch.ports.append(self.ports[-1])
+            if devices[spec.device].is_switch:
+                owner = switches.setdefault(spec.device, Switch(self, devices[spec.device]))
+                limits = limit_bytes[spec.first_queue :][: fabric.classes]
+                self.ports.append(SwitchPort(self, spec, limits, owner))
+                owner.ports.append(self.ports[-1])
+            else:
+                owner = Nic(self, spec)
+                self.ports.append(owner)
+            if owner not in self.devices:
+                self.devices.append(owner)
+            self.index.append(self.devices.index(owner))
 
     def post(self, policy, nics, flows):
         self.policy, self.nics = POLICIES[policy], nics
@@ -45,20 +49,19 @@ class Model:
         self.flows = [Flow(self, number, spec) for number, spec in enumerate(flows)]
         for flow in self.flows:
             flow.nic.flows.append(flow)
-            self.wake(flow.spec.start_ns, flow.nic.spec.device)
+            self.wake(flow.spec.start_ns, self.index[flow.spec.src_port])
 
     def all_nics(self):
         return [port for port in self.ports if isinstance(port, Nic)]
 
-    def wake(self, at_ns, device):
-        heapq.heappush(self.events, (at_ns, device))
+    def wake(self, at_ns, index):
+        heapq.heappush(self.events, (at_ns, index))
 
     def arrive(self, at_ns, number, packet):
         """Let a packet arrive at a port."""
-        device = self.ports[number].spec.device
         arrival = (at_ns, number, next(self.order), self.ports[number], packet)
-        heapq.heappush(self.devices[device].arrivals, arrival)
-        self.wake(at_ns, device)
+        heapq.heappush(self.devices[self.index[number]].arrivals, arrival)
+        self.wake(at_ns, self.index[number])
 
     def count(self, what, packet):
         self.packets[what] += packet.kind == "data"
@@ -67,11 +70,11 @@ class Model:
     def run(self, until_ns):
         """Let everything happen until a time, that included."""
         while self.events and self.events[0][0] <= until_ns:
-            now, number = event = heapq.heappop(self.events)
+            now, index = event = heapq.heappop(self.events)
             while self.events and self.events[0] == event:
                 heapq.heappop(self.events)
-            self.step(self.devices[number], now)
-            self.wake(self.next_ns(self.devices[number]), number)
+            self.step(self.devices[index], now)
+            self.wake(self.next_ns(self.devices[index]), index)
         self.now = until_ns
 
     def step(self, device, now):
