@@ -25,7 +25,6 @@ from orchestration.core.engines import PROCESS
 from orchestration.core.errors import InputError
 from orchestration.core.files import write_whole
 from orchestration.core.ports import Backend
-from orchestration.core.problems import of_value
 from orchestration.core.provenance import versions
 from orchestration.core.records import DONE, LONG_LIVED, Floats, Schedule, TrialRecord
 from orchestration.core.topology import Testbed
@@ -78,7 +77,7 @@ def backend_for(request: TrainRequest) -> Backend:
     except ValueError as error:
         # what it observes may depend on a network, which there is none of yet: the kernel has all
         if request.engine == PROCESS:
-            raise InputError([of_value(error, f"--in {PROCESS}")]) from error
+            raise InputError.single(f"--in {PROCESS}", str(error), "leave it out") from error
         return backend(episodes.backend)
     engine = engine_for(trials, testbeds, request.engine, tuner)
     return backend(episodes.backend, engine=engine.engine)
