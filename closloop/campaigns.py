@@ -23,22 +23,24 @@ def plan(
     clock: str | None = None,
     repeats: int | None = None,
     jobs: int = 0,
+    engine: str = "",
 ) -> Plan:
     """Return what a campaign file would run, in which order, and how long it would take.
 
     `on` names another backend than the file does, `clock` another clock of the emulated backend
     ("real"), and `repeats` another number of repeats. `jobs` trials run side by side; 0 stands for
-    one per core, or for 1 if the campaign's trials can only run one at a time. Raises InputError
-    for a file that is wrong, or that does not fit the backend.
+    one per core, or for 1 if the campaign's trials can only run one at a time. `engine` is that of
+    emulated trials, "process" or "kernel"; "" stands for the process if all of them can run there.
+    Raises InputError for a file that is wrong, or that does not fit the backend or the engine.
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.plan import make_plan
     from orchestration.run.checked import checked
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
-    loaded = checked(loaded, with_policies=True)
+    loaded = checked(loaded, with_policies=True, engine=engine)
     cores = 1 if loaded.runs_one_at_a_time else len(os.sched_getaffinity(0))
-    return make_plan(loaded, jobs or cores, RUNS)
+    return make_plan(loaded, jobs or cores, RUNS, loaded.engine.engine)
 
 
 def run(
@@ -51,13 +53,15 @@ def run(
     jobs: int = 0,
     fresh: bool = False,
     inventory: str | Path | None = None,
+    engine: str = "",
 ) -> Summary:
     """Run a campaign file into `out/<campaign>/`, and return a summary.
 
     Called again after an interruption, it resumes. With `fresh`, earlier results are first moved
-    aside. `on`, `clock`, `repeats` and `jobs` are as for `plan`. `inventory` is the file of the
-    rack, for the hardware backend. Call it from the main thread: it forks a process for each trial.
-    Raises InputError or NotReadyError before anything is written, and Interrupted after Ctrl-C.
+    aside. `on`, `clock`, `repeats`, `jobs` and `engine` are as for `plan`. `inventory` is the file
+    of the rack, for the hardware backend. Call it from the main thread: it forks a process for each
+    trial. Raises InputError or NotReadyError before anything is written, and Interrupted after
+    Ctrl-C.
     """
     from orchestration.core.machine import limit_numpy_threads
 
@@ -71,7 +75,7 @@ def run(
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     rack = None if inventory is None else RackAccess(Path(inventory), Secrets())
-    return launch(checked(loaded), Path(out), rack=rack, jobs=jobs, fresh=fresh)
+    return launch(checked(loaded, engine=engine), Path(out), rack=rack, jobs=jobs, fresh=fresh)
 
 
 def summarise(

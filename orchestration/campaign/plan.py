@@ -77,7 +77,7 @@ class Plan:
     """The trials in the order in which they run, and their time with `jobs` side by side.
 
     With adaptive repeats, `trials` are all that may run. `earlier` is the number of finished trials
-    that corrected the estimate.
+    that corrected the estimate. `engine` is where the trials run, "" if there is only one.
     """
 
     trials: tuple[TrialPlan, ...]
@@ -87,6 +87,7 @@ class Plan:
     earlier: int
     deliverable_loads: tuple[DeliverableLoad, ...]
     unused_settings: tuple[UnusedIn, ...] = ()
+    engine: str = ""
 
     def wall_of(self, chosen: Callable[[TrialSpec], bool]) -> float:
         """Return how long the trials take for which `chosen` is true, in s of wall time."""
@@ -112,6 +113,7 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path, engine: str = "") -> Pl
         earlier=earlier,
         deliverable_loads=deliverable_loads(campaign.trials, campaign.testbeds, estimator.schedule),
         unused_settings=unused_in_campaign(campaign.trials, campaign.testbeds, estimator.schedule),
+        engine=engine,
     )
 
 

@@ -21,7 +21,7 @@ from inventory.files import load_testbed
 from inventory.routing import ideal_times_ns
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.condition import TUNER, factors_of
-from orchestration.core.engines import ONE_ENGINE
+from orchestration.core.engines import PROCESS
 from orchestration.core.errors import InputError
 from orchestration.core.files import write_whole
 from orchestration.core.ports import Backend
@@ -73,11 +73,13 @@ def backend_for(request: TrainRequest) -> Backend:
         trials = (*trials, *held_out.cells)
         testbeds[held_out.cells[0].testbed] = held_out.testbed
     try:
-        engine = engine_for(
-            trials, testbeds, tuner=create(TunerSpec(request.tuner, request.params))
-        )
-    except ValueError:  # what it observes may depend on the network, which there is none of yet
-        engine = ONE_ENGINE
+        tuner = create(TunerSpec(request.tuner, request.params))
+    except ValueError as error:
+        # what it observes may depend on a network, which there is none of yet: the kernel has all
+        if request.engine == PROCESS:
+            raise InputError.single(f"--in {PROCESS}", str(error), "leave it out") from error
+        return backend(episodes.backend)
+    engine = engine_for(trials, testbeds, request.engine, tuner)
     return backend(episodes.backend, engine=engine.engine)
 
 

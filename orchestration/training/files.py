@@ -1,6 +1,6 @@
 """The files of a training's folder, and the card of its checkpoint.
 
-FOLDER/training.json            the request, and versions
+FOLDER/training.json            the request, versions, the engine
 FOLDER/checkpoint.safetensors   the network so far (with a rule: the best so far), with its card
 FOLDER/latest.safetensors       with a rule: the network that plays the next episodes
 FOLDER/state.safetensors        for resuming: optimiser, replay memories, counters
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.core.engines import KERNEL, in_words
 from orchestration.core.errors import InputError
 from orchestration.core.files import whole_file
 from orchestration.core.outputs import check_outputs
@@ -79,23 +80,33 @@ class TrainingFolder:
         self.latest = path / "latest.safetensors" if by_rule else self.checkpoint
         self.work = path / "work"
 
-    def open(self, request: TrainRequest, source: str, held_out: str) -> bool:
+    def open(self, request: TrainRequest, source: str, held_out: str, engine: str) -> bool:
         """Return whether there is a training to resume; if not, create the folder for one.
 
-        Raises InputError if the folder holds a training of another request.
+        `engine` is that of the episodes, "" if their backend has only one. Raises InputError if the
+        folder holds a training of another request, or one whose episodes ran in another engine.
         """
         about = self.path / _ABOUT
         request_digest = digest(request, source, held_out)
         if about.exists():
-            if json.loads(about.read_text())["digest"] != request_digest:
+            known = json.loads(about.read_text())
+            if known["digest"] != request_digest:
                 raise InputError.single(
                     str(self.path),
                     "holds a training of another request",
                     "choose another folder with --out, or remove it with --fresh",
                 )
+            former = known.get("engine", KERNEL)
+            if engine not in ("", former):
+                raise InputError.single(
+                    str(self.path),
+                    f"its episodes ran {in_words(former)}, and these would run {in_words(engine)}",
+                    f"go on with --in {former}, or begin anew with --fresh",
+                )
             return (self.path / "state.safetensors").exists()
         self.path.mkdir(parents=True, exist_ok=True)
         data = {"digest": request_digest, "request": request.to_json(), "versions": versions()}
+        data |= {"engine": engine} if engine else {}
         about.write_text(json.dumps(data, indent=1) + "\n")
         return False
 

@@ -44,7 +44,7 @@ class TrainRequest:
     `actors` is how many episodes are played with the same network before it learns again. An empty
     `backend` stands for the scenario's own. `settings` are the learner's, `params` the tuner's. A
     `rule` says how long to train; then `episodes` has no meaning. `learner` is `file.py:Class` for
-    a user's own learner, else empty.
+    a user's own learner, else empty. `engine` is the option --in.
     """
 
     tuner: str
@@ -59,6 +59,7 @@ class TrainRequest:
     params: dict[str, Scalar] = field(default_factory=dict)
     rule: Rule | None = None
     learner: str = ""
+    engine: str = ""
 
     @property
     def learner_reference(self) -> str:
@@ -74,6 +75,7 @@ class TrainRequest:
     def to_json(self) -> dict[str, Any]:
         """Return the request as JSON-ready data, without the path of a rule's held-out scenario."""
         data = dataclasses.asdict(self)
+        del data["engine"]
         if self.learner:
             references = (self.learner, self.tuner)
             paths = {plugins.file_of(name) for name in references if is_file(name)}

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestration.core.engines import engine_of
 from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.machine import deferred_signals
-from orchestration.core.ports import Backend
+from orchestration.core.ports import Backend, HasEngines
 from orchestration.core.trial import TrialSpec
 from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import Job
@@ -80,7 +81,11 @@ def train(
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(
-        request, episodes, TrainingFolder(folder, by_rule=held_out is not None), held_out
+        request,
+        episodes,
+        TrainingFolder(folder, by_rule=held_out is not None),
+        held_out,
+        engine_of(backend.engine_facts([]))[0] if isinstance(backend, HasEngines) else "",
     )
     if training.finished:
         return training.folder.checkpoint
@@ -139,6 +144,7 @@ class _Training:
         episodes: Episodes,
         folder: TrainingFolder,
         held_out: HeldOut | None,
+        engine: str,
     ) -> None:
         self._request = request
         self._episodes = episodes
@@ -149,7 +155,9 @@ class _Training:
         self._saved_s = 0.0
         self._parent: dict[str, Any] = {}
         self._learner = self._make_learner()
-        can_resume = folder.open(request, episodes.source, held_out.source if held_out else "")
+        can_resume = folder.open(
+            request, episodes.source, held_out.source if held_out else "", engine
+        )
         self.finished = (folder.path / RESULT).exists()
         if can_resume and not self.finished:
             self._resume()

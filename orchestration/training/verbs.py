@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.options import ClusterOption, Json, verb
+from orchestration.cli.options import ClusterOption, In, Json, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError, check_known, not_installed
 from orchestration.core.machine import limit_numpy_threads
@@ -99,6 +99,7 @@ def train(
     init: Annotated[str, "Begin with the network of this checkpoint: a name, or a file."] = "",
     per_switch: Annotated[bool, "Train a network for each switch (acc and pet)."] = False,
     cluster: ClusterOption = "",
+    engine: In = "",
     setting: Annotated[list[str], "--set", "A setting of the learner or tuner: NAME=VALUE."] = [],  # noqa: B006
     architecture: Annotated[str, "rl-cc's network: mlp or lstm."] = "",
     out: Annotated[Path | None, "The folder; default: below runs/train."] = None,
@@ -134,7 +135,16 @@ def train(
     if find_spec("torch") is None:
         raise not_installed("training", "torch", "learn")
     if tuner == "rl-cc":
-        not_accepted = (scenario, backend, init, per_switch or "", cluster, *setting, *by.given())
+        not_accepted = (
+            scenario,
+            backend,
+            init,
+            per_switch or "",
+            cluster,
+            engine,
+            *setting,
+            *by.given(),
+        )
         if any(not_accepted):
             raise InputError.single(
                 "rl-cc",
@@ -162,6 +172,7 @@ def train(
         settings=settings,
         params=params,
         learner=own_learner,
+        engine=engine,
     )
     if own_learner and not scenario:
         what = "the protocol has no scenario for a learner of your own"

@@ -241,6 +241,19 @@ def test_the_kernel_travels_and_so_does_a_network(place, tmp_path, monkeypatch):
     assert trials.contents(tmp_path / "there" / "tiny") == here
 
 
+def test_the_packet_engine_travels(place, tmp_path):
+    from orchestration.backends.emulated.process_backend import ProcessBackend
+    from orchestration.run.executors import THIS_MACHINE
+
+    path = trials.write_campaign(tmp_path, repeats=1, backend="emulated")
+    path.write_text(f"{path.read_text()}\nhost: {{congestion_control: dcqcn}}\n")
+    run(path, tmp_path / "there", place, backend=ProcessBackend())
+    run(path, tmp_path / "here", THIS_MACHINE, backend=ProcessBackend())
+    here = trials.contents(tmp_path / "here" / "tiny")
+    assert here
+    assert trials.contents(tmp_path / "there" / "tiny") == here
+
+
 def test_a_training_is_the_same_to_the_bit(place, tmp_path):
     pytest.importorskip("torch")
     from orchestration.run.executors import THIS_MACHINE

@@ -39,7 +39,9 @@ def fabric_arrays(
         index: int(IPv4Address(word)) for index, word in emulated_addresses(testbed).items()
     }
     per_port = testbed.queues_per_port
-    first_queue = {port.index: place * per_port for place, port in enumerate(testbed.switch_ports)}
+    first_queue = {
+        port.index: number * per_port for number, port in enumerate(testbed.switch_ports)
+    }
     ports = np.zeros(len(testbed.ports), dtype=library.dtype("cl_port"))
     for port in testbed.ports:
         headroom = 0

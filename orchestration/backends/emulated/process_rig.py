@@ -250,8 +250,8 @@ class ProcessRig(BaseRig):
         self._engine.set_parameters(ports[nics], parameters, wanted[:, -1] * _NS_PER_US)
         found, interval_ns = self._engine.parameters(ports[nics])
         first = np.searchsorted(self._host_of_nic, hosts)  # all NICs of a host have the same
-        place = np.searchsorted(nics, first)
-        columns = found[place, : wanted.shape[1] - 1], interval_ns[place] // _NS_PER_US
+        index = np.searchsorted(nics, first)
+        columns = found[index, : wanted.shape[1] - 1], interval_ns[index] // _NS_PER_US
         result: Ints = np.column_stack(columns)
         return result
 
@@ -275,7 +275,6 @@ class ProcessRig(BaseRig):
             pfc_events,
             {
                 "clock": "virtual",
-                "packet_engine": dict(self._engine.library.about),
                 "red": {"straight_line_on": f"the instantaneous queue, {marks}"},
                 "end_ns": self.now_ns(),
                 **merged_facts(pfc_facts),

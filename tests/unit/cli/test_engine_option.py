@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import closloop
 from orchestration.backends.emulated.engines import packet_engine_version
+from orchestration.core.errors import InputError
 from orchestration.results.reader import finished_trials
 from tests.programs import closloop_in_process
 from tests.unit.cli.test_remedies import obey, remedies, run
@@ -73,6 +75,18 @@ def test_a_plan_says_which_engine_and_why(folder):
     assert in_words in run(folder, "plan", "tcp.yml").stdout
     search = run(folder, "search", "tiny.yml", "--plan", "--json").stdout
     assert json.loads(search)["engine"] == "process"
+
+
+def test_python_chooses_and_names_engines_as_the_command_line_does(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    plans = [closloop.plan("tiny.yml", engine=name) for name in ("", "kernel")]
+    assert [made.engine for made in plans] == ["process", "kernel"]
+    assert plans[0].wall_s < plans[1].wall_s
+    summary = closloop.run("tiny.yml", out="again", engine="process")
+    assert (summary.finished, summary.failed) == (1, {})
+    (folder / "tcp.yml").write_text(CAMPAIGN.replace("dcqcn", "dctcp"))
+    with pytest.raises(InputError, match="flows are Linux TCP"):
+        closloop.run("tcp.yml", engine="process")
 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])
