@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.kernel.cache import find_kernel
 from tests.programs import Ended, closloop_in_process
 
 CAMPAIGN = """
@@ -180,5 +179,4 @@ CL_POLICY(mine, 1, 0);
     ],
 )
 def test_what_only_shows_something_does_so(tmp_path, words):
-    code = 3 if words == "doctor" and find_kernel() is None else 0
-    assert run(tmp_path, *words.split(), code=code).stdout
+    assert run(tmp_path, *words.split(), code=0).stdout
