@@ -220,8 +220,8 @@ def _program_hop_ns(program: Path, case: _Case) -> float:
             argv, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S, check=True
         )
     except subprocess.CalledProcessError as error:
-        said = f"{error.stdout}{error.stderr}".strip()
-        raise NotReadyError(f"--beside: {' '.join(argv)} failed: {said}", remedy) from error
+        output = f"{error.stdout}{error.stderr}".strip()
+        raise NotReadyError(f"--beside: {' '.join(argv)} failed: {output}", remedy) from error
     except (OSError, subprocess.TimeoutExpired, UnicodeError) as error:
         raise NotReadyError(f"--beside: {program} does not run: {error}", remedy) from error
     found = _HOP_NS.search(done.stdout)
