@@ -10,7 +10,7 @@ DEV := $(VENV)/.dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart kernel-wheel setup test fast fuzz soak check format reference gallery clean built-in-trees
+.PHONY: help quickstart kernel-wheel setup test fast fuzz soak check format reference gallery engines clean built-in-trees
 
 help:
 	@echo "make quickstart  a first campaign, and its report; needs Python with venv and a C compiler, and no root"
@@ -24,6 +24,7 @@ help:
 	@echo "make format      format the code"
 	@echo "make reference   write the docs' reference pages and the picture of the packages anew, from the code"
 	@echo "make gallery     run the packaged comparisons, and show their reports in docs/generated/gallery.md, in ten minutes"
+	@echo "make engines     run golden and papers' RoCE campaigns in both engines, and compare them in docs/generated/engines.md, in an hour"
 	@echo "make built-in-trees  write the congestion control rlcc anew, of tuners/pretrained/rl-cc-trees.json"
 	@echo "make clean       remove $(VENV) and caches; runs/ and the built kernel stay"
 
@@ -99,6 +100,9 @@ reference: setup
 
 gallery: setup
 	$(BIN)/python scripts/gallery.py
+
+engines: setup
+	$(BIN)/python scripts/engines.py
 
 DATA_PATH := orchestration/datapath
 

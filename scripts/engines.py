@@ -30,9 +30,11 @@ from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict  # 
 from orchestration.analysis.comparison.result import RunComparison, compare_runs  # noqa: E402
 from orchestration.backends.emulated.engines import needs_kernel  # noqa: E402
 from orchestration.campaign.expand import Campaign, load_campaign  # noqa: E402
+from orchestration.campaign.hosts import Dcqcn  # noqa: E402
 from orchestration.cli.run import RunOptions  # noqa: E402
 from orchestration.core.condition import TUNER  # noqa: E402
 from orchestration.core.engines import KERNEL, PROCESS  # noqa: E402
+from orchestration.core.roce import FORMER_HPCC, HPCC  # noqa: E402
 from orchestration.core.trial import TrialSpec  # noqa: E402
 from orchestration.papers.claims import Claim, ClaimsFile, load_campaigns, load_claims  # noqa: E402
 from orchestration.papers.results import (  # noqa: E402
@@ -71,6 +73,8 @@ GOLDEN = (
     Golden("tests/golden/campaigns/roce.yml", 40),
     Golden("examples/compare/ecn-roce.yml", 160, ("secn2", "amt")),
 )
+# The rate of NICs in the papers' campaigns whose DCQCN set depends on it.
+NIC_BPS = 25 * 10**9
 # Those of `closloop compare` without options, fixed before anything ran in both engines.
 MARGINS = Margins()
 _UNCHANGED, _CHANGED = "the same", strong("changed")
@@ -83,9 +87,9 @@ nanosecond ([order-of-events.md](../order-of-events.md)).
 """
 PAPERS_HEAD = """## The papers' claims
 
-The claims whose arms need nothing that only the kernel has, with the papers' networks, settings,
-seeds and repeats ([results.md](results.md)). Each engine ran the same trials; placebos count as
-they do there. {counts}
+The claims whose arms need nothing that only the kernel has, with the packaged networks and as many
+repeats as in [results.md](results.md). So that only the engine differs, trials with the DCQCN set
+`{now}` have `{former}`, as results.md does. Each engine ran the same trials. {counts}
 """
 
 
@@ -185,8 +189,17 @@ def judged_campaigns(
             if file.section(claim.section).campaign == name
             for arm in arms_of(file, claim, ran)
         }
-        if kept := tuple(t for t in trials if wanted & set(map(str, t.cell.values()))):
-            yield name, with_trials(campaign, kept)
+        if kept := [t for t in trials if wanted & set(map(str, t.cell.values()))]:
+            yield name, with_trials(campaign, map(with_former_dcqcn, kept))
+
+
+def with_former_dcqcn(trial: TrialSpec) -> TrialSpec:
+    """Return a trial with the set of DCQCN's parameters that results.md was made with."""
+    now, former = (Dcqcn(set=name).parameters(NIC_BPS) for name in (HPCC, FORMER_HPCC))
+    roce = trial.host.roce
+    if roce is None or roce.dcqcn != now:
+        return trial
+    return replace(trial, host=replace(trial.host, roce=replace(roce, dcqcn=former)))
 
 
 def arms_of(file: ClaimsFile, claim: Claim, ran: tuple[str, ...]) -> set[str]:
@@ -205,7 +218,7 @@ def claims_part(file: ClaimsFile, papers: Iterable[str]) -> Iterator[str]:
         return
     changed = sum(row[-1] != _UNCHANGED for row in rows)
     counts = f"Of {len(rows)} verdicts {changed or 'none'} changed."
-    yield PAPERS_HEAD.format(counts=counts)
+    yield PAPERS_HEAD.format(now=HPCC, former=FORMER_HPCC, counts=counts)
     heads = ("paper", "claim", "the paper", "in the kernel", "in the process", "verdict")
     yield rows_table(heads, rows)
 
