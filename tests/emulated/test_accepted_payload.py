@@ -1,4 +1,4 @@
-"""What receivers accept under go-back-N, and flows that starve: of RoCE NICs in the guest."""
+"""What receivers accept under go-back-N, and flows that starve: of RoCE NICs, in both engines."""
 
 import tempfile
 from pathlib import Path
@@ -12,7 +12,6 @@ from orchestration.analysis.load import load_facts
 from orchestration.analysis.report.report_tables import load_table
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
-from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import Run, bench_trial
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
@@ -21,6 +20,7 @@ from orchestration.core.trial import FabricSpec, HostSpec, TunerSpec
 from orchestration.results.reader import LOAD_FACT, read_trial
 from orchestration.results.stamp import Stamp
 from orchestration.results.writer import write_trial
+from orchestration.run.backend_factory import backend
 from tests.testbeds import single_switch
 from traffic.patterns.concurrent import ConcurrentSpec
 from traffic.patterns.incast import IncastSpec
@@ -37,7 +37,7 @@ HARDLY_MARKS = TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 60_000, 
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, engine):
     def run(traffic, *, buffer="60KB", roce=ONE_MS, **more):
         path = tmp_path / f"lossy-{buffer}.yml"
         path.write_text(TESTBED.replace("BUFFER", buffer))
@@ -54,7 +54,7 @@ def run(tmp_path):
         )
         schedule = make_schedule(trial, testbed)
         work = Path(tempfile.mkdtemp(dir=tmp_path))
-        record = EmulatedBackend().run(TrialRun(trial, testbed, schedule, work))
+        record = backend("emulated", engine=engine).run(TrialRun(trial, testbed, schedule, work))
         return Run(trial, testbed, schedule, record, 0.0)
 
     return run

@@ -2,6 +2,8 @@
 
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.red import run_probe
 from orchestration.bench.repeatable import differing_values
+from orchestration.core.engines import KERNEL
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec
@@ -41,8 +44,15 @@ INCAST = (
 )
 
 
+class Place(NamedTuple):
+    """A folder for a trial's testbed, and the engine."""
+
+    folder: Path
+    engine: str
+
+
 def trial(
-    folder,
+    place,
     more,
     flows=INCAST,
     *,
@@ -52,7 +62,7 @@ def trial(
     period_ns=100_000,
     faults=(),
 ):
-    path = folder / "testbed.yml"
+    path = place.folder / "testbed.yml"
     path.write_text(base + more)
     return run_trial(
         str(path),
@@ -64,17 +74,28 @@ def trial(
         faults=faults,
         host=host,
         fabric=OURS,
+        engine=place.engine,
     )
 
 
 @cache
-def incast(folder, more):
-    return trial(folder, more)
+def incast(place, more):
+    return trial(place, more)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("pfc")
+def place(tmp_path_factory, engine):
+    return Place(tmp_path_factory.mktemp("pfc"), engine)
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    return Place(tmp_path_factory.mktemp("pfc"), KERNEL)
+
+
+@pytest.fixture(scope="module")
+def folder(kernel):
+    return kernel.folder
 
 
 def queue_to(run, host):
@@ -92,8 +113,8 @@ def reasons(run):
 
 
 @pytest.mark.parametrize("alpha", ["1/8", "1", "8"])
-def test_nothing_of_a_lossless_class_is_dropped_and_the_switch_is_empty_after(folder, alpha):
-    run = incast(folder, LOSSLESS.replace("ALPHA", alpha))
+def test_nothing_of_a_lossless_class_is_dropped_and_the_switch_is_empty_after(place, alpha):
+    run = incast(place, LOSSLESS.replace("ALPHA", alpha))
     record = run.record
     assert (record.flows.status == DONE).all()
     assert record.ports.dropped_packets[-1].sum() == 0
@@ -115,14 +136,14 @@ def test_nothing_of_a_lossless_class_is_dropped_and_the_switch_is_empty_after(fo
     assert record.flows.end_ns[:20].max() == pytest.approx(3.46 * MS, rel=0.02)
 
 
-def test_a_flow_beside_the_incast_is_held_up_by_pauses_and_not_by_drops(folder):
-    lossy = incast(folder, "switch: {buffer: 2MB, alpha: 1/8}")
+def test_a_flow_beside_the_incast_is_held_up_by_pauses_and_not_by_drops(place):
+    lossy = incast(place, "switch: {buffer: 2MB, alpha: 1/8}")
     assert lossy.record.ports.dropped_packets[-1].sum() > 1_000
     assert list(lossy.record.samples) == ["queue", "switch", "host"]
-    alone = trial(folder, LOSSLESS.replace("ALPHA", "1"), INCAST[-1:]).record.flows.end_ns[0]
+    alone = trial(place, LOSSLESS.replace("ALPHA", "1"), INCAST[-1:]).record.flows.end_ns[0]
     shares_cable = lossy.record.flows.end_ns[-1]
     small, large = (
-        incast(folder, LOSSLESS.replace("ALPHA", alpha)).record for alpha in ("1/8", "8")
+        incast(place, LOSSLESS.replace("ALPHA", alpha)).record for alpha in ("1/8", "8")
     )
     # two flows of one sender, 1.5 MB together
     assert shares_cable < 2 * alone
@@ -135,25 +156,25 @@ def test_a_flow_beside_the_incast_is_held_up_by_pauses_and_not_by_drops(folder):
     assert paused[queue_to(lossy, "h22")] == 0
 
 
-def test_how_often_a_buffer_is_read_changes_nothing(folder):
+def test_how_often_a_buffer_is_read_changes_nothing(place):
     # ports work out their past when somebody looks: who is let go must not depend on that
     more = LOSSLESS.replace("ALPHA", "1/8")
-    often, seldom = trial(folder, more, period_ns=4_700).record, incast(folder, more).record
+    often, seldom = trial(place, more, period_ns=4_700).record, incast(place, more).record
     assert len(often.ports.t_ns) > 10 * len(seldom.ports.t_ns)
     assert (often.flows.end_ns == seldom.flows.end_ns).all()
     sent = [one.samples["priority"].pauses_sent[-1] for one in (often, seldom)]
     assert (sent[0] == sent[1]).all()
 
 
-def test_dynamic_thresholds_let_one_queue_take_its_share_of_what_is_free(folder):
+def test_dynamic_thresholds_let_one_queue_take_its_share_of_what_is_free(place):
     # Choudhury and Hahne, equation 2: one queue gets alpha / (1 + alpha) of the buffer
     for alpha, share in (("1/4", 1 / 5), ("2", 2 / 3)):
-        run = incast(folder, f"switch: {{buffer: 1MB, alpha: {alpha}}}")
+        run = incast(place, f"switch: {{buffer: 1MB, alpha: {alpha}}}")
         longest = run.record.ports.qlen_bytes.max()
         assert longest == pytest.approx(share * 1_000_000, rel=0.01)
 
 
-def test_what_has_left_by_other_ports_is_free_although_nobody_looked(folder):
+def test_what_has_left_by_other_ports_is_free_although_nobody_looked(place):
     # on cables of 100 us, 271 KB leave the port to h1 before the first of them arrives anywhere
     base = ONE_SWITCH.replace("1us", "100us")
     flows = tuple(
@@ -161,13 +182,13 @@ def test_what_has_left_by_other_ports_is_free_although_nobody_looked(folder):
         for n in range(16)
         for to, size_bytes, start_ns in (("h1", 16_000, 0), ("h22", 14_000, 85_000))
     )
-    run = trial(folder, "switch: {buffer: 600KB, alpha: 1}", flows, base=base)
+    run = trial(place, "switch: {buffer: 600KB, alpha: 1}", flows, base=base)
     assert (run.record.flows.status == DONE).all()
     assert run.record.ports.dropped_packets[-1].sum() == 0
 
 
-def test_too_little_headroom_drops_and_says_so(folder):
-    run = incast(folder, "switch: {buffer: 2MB, alpha: 1/8, headroom: 3KB, pfc: [3]}")
+def test_too_little_headroom_drops_and_says_so(place):
+    run = incast(place, "switch: {buffer: 2MB, alpha: 1/8, headroom: 3KB, pfc: [3]}")
     dropped = int(run.record.ports.dropped_packets[-1].sum())
     assert dropped > 0
     assert run.record.facts["pfc"]["lossless_drops"] == {"switch1": dropped}
@@ -180,17 +201,17 @@ def test_too_little_headroom_drops_and_says_so(folder):
 LEAF_SPINE = leaf_spine("small", 3, 2, 4, "25Gbps", "25Gbps")
 
 
-def test_a_link_that_was_stopped_is_not_called_slow(folder):
+def test_a_link_that_was_stopped_is_not_called_slow(place):
     flows = tuple(SingleFlowSpec(f"h{n}", "h1", 500_000, 0) for n in range(5, 13))
     more = "switch: {buffer: 2MB, alpha: 1/8, pfc: [3]}"
-    run = trial(folder, more, flows, base=LEAF_SPINE, period_ns=20_000)
+    run = trial(place, more, flows, base=LEAF_SPINE, period_ns=20_000)
     stopped = run.record.samples["priority"].paused_ns[-1]
     down = [q for q, queue in enumerate(run.testbed.queues) if queue.device.startswith("spine")]
     assert stopped[down].max() > 200_000
     assert reasons(run) == {}
 
 
-def test_the_same_seed_gives_the_same_tables_to_the_bit(folder):
+def test_the_same_seed_gives_the_same_tables_to_the_bit(kernel):
     more = CLASSES + "switch: {buffer: 400KB, alpha: 1/8, pfc: [rdma]}"
     flows = tuple(
         SingleFlowSpec(f"h{n + 1}", f"h{m}", 200_000, n * 100, queue_class=("rdma", "other")[n % 2])
@@ -200,7 +221,7 @@ def test_the_same_seed_gives_the_same_tables_to_the_bit(folder):
     # what pauses and what lets go is lost on the cut cable
     cut = (FaultSpec(200_000, 600_000, 100_000, ("leaf1-spine1",)),)
     one, other = (
-        trial(folder, more, flows, base=LEAF_SPINE, host=ROCE, drain_ns=100 * MS, faults=cut)
+        trial(kernel, more, flows, base=LEAF_SPINE, host=ROCE, drain_ns=100 * MS, faults=cut)
         for _ in range(2)
     )
     differ, values = differing_values(one, other)
@@ -211,8 +232,8 @@ def test_the_same_seed_gives_the_same_tables_to_the_bit(folder):
     assert one.record.samples["switch"].buffer_bytes[-1].sum() == 0
 
 
-def test_tcp_shares_a_buffer_too(folder):
-    run = trial(folder, "switch: {buffer: 1MB, alpha: 1/2}", host=TCP, drain_ns=1_000 * MS)
+def test_tcp_shares_a_buffer_too(kernel):
+    run = trial(kernel, "switch: {buffer: 1MB, alpha: 1/2}", host=TCP, drain_ns=1_000 * MS)
     assert (run.record.flows.status == DONE).all()
     whole, ports = run.record.samples["switch"], run.record.ports
     assert 0 < ports.qlen_bytes.max() < 0.34 * 1_000_000
@@ -220,14 +241,14 @@ def test_tcp_shares_a_buffer_too(folder):
     assert ports.dropped_packets[-1].sum() > 0
 
 
-def test_only_the_priority_that_is_paused_stops(folder):
+def test_only_the_priority_that_is_paused_stops(place):
     more = CLASSES + "switch: {buffer: 2MB, alpha: 1/8, pfc: [rdma]}"
     flows = (
         *(SingleFlowSpec(f"h{n + 2}", "h1", 500_000, 0, queue_class="rdma") for n in range(20)),
         SingleFlowSpec("h2", "h22", 1_000_000, 0, queue_class="other"),
         SingleFlowSpec("h3", "h22", 1_000_000, 0, queue_class="rdma"),
     )
-    run = trial(folder, more, flows)
+    run = trial(place, more, flows)
     other, rdma = run.record.flows.end_ns[-2:]
     assert run.record.ports.dropped_packets[-1].sum() == 0
     assert other < 0.9 * MS
@@ -235,7 +256,7 @@ def test_only_the_priority_that_is_paused_stops(folder):
 
 
 @pytest.mark.parametrize("action", ["alert", "drop"])
-def test_a_deadlock_is_found_and_named(folder, action):
+def test_a_deadlock_is_found_and_named(place, action):
     pairs = (("l1", "l2"), ("s1", "s2"), ("l2", "l1"), ("s2", "s1"))
     flows = tuple(
         SingleFlowSpec(f"{a}h{n}", f"{b}h{n}", 200_000, 0)
@@ -245,7 +266,7 @@ def test_a_deadlock_is_found_and_named(folder, action):
     )
     # eventually they send again what the watchdog dropped
     host = HostSpec("dcqcn", roce=RoceSpec(DEAF.roce.payload_bytes, dcqcn=DEAF.roce.dcqcn))
-    run = trial(folder, "", flows, base=ring(action), host=host, drain_ns=200 * MS)
+    run = trial(place, "", flows, base=ring(action), host=host, drain_ns=200 * MS)
     found = [event for event in run.record.events if event.kind == "pfc-deadlock"]
     around = found[0].detail.removesuffix(" wait for each other").split(" > ")
     assert around[0] == around[-1]
@@ -373,8 +394,8 @@ def test_the_watchdog_ends_a_storm_of_pauses_and_restores_the_queue(
     assert 0 < found["end_ns"][1] < 15 * MS
 
 
-def test_without_a_shared_buffer_there_are_no_such_tables(folder):
-    run = trial(folder, "buffer: 16MB", INCAST[-1:])
+def test_without_a_shared_buffer_there_are_no_such_tables(place):
+    run = trial(place, "buffer: 16MB", INCAST[-1:])
     assert list(run.record.samples) == ["queue", "host"]
     assert "findings" not in run.record.facts
     assert np.asarray(run.record.ports.dropped_packets).sum() == 0

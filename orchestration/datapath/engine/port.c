@@ -208,9 +208,10 @@ static inline void settle(struct cl_engine *e, struct fabric_switch *s, struct o
 
 		if ((s32)(p->at_ns - o->delay_ns - (u32)now_ns) > 0)
 			break;
-		depart(e, s, &o->queue, p, 0, now_ns);
-		e->counts.hops++;
+		/* it has left before what lets go of a peer takes back what has not */
 		o->left = cl_after(e, o->left);
+		e->counts.hops++;
+		depart(e, s, &o->queue, p, 0, now_ns);
 	}
 	if (unlikely(o->turns || o->has_control))
 		send_waiting(e, s, o, now_ns);
@@ -323,12 +324,12 @@ static void discard(struct cl_engine *e, struct fabric_switch *s, u32 port, u32 
 }
 
 /* Whether a queue has packets that came by port `in`, or any if that is UINT32_MAX. */
-static bool holds(const struct cl_engine *e, u32 port, u32 klass, u32 in)
+static bool holds(struct cl_engine *e, u32 port, u32 klass, u32 in)
 {
 	const struct queue *q = cl_queue(e, &e->out[port], klass);
-	u32 slot = q->head;
+	u32 slot = q->head, from = in - cl_switch_of(e, port)->first + 1;
 
-	while (slot != q->tail && in != UINT32_MAX && cl_from(&e->arena[slot]) != in + 1)
+	while (slot != q->tail && in != UINT32_MAX && cl_from(&e->arena[slot]) != from)
 		slot = cl_after(e, slot);
 	return slot != q->tail;
 }

@@ -17,7 +17,7 @@
 enum incident_kind { DEADLOCK, STORM, CONGESTION, RESTORED };
 enum action { ALERT, DROP, FORWARD };
 
-static bool holds(const struct cl_engine *e, u32 port, u32 klass, u32 in);
+static bool holds(struct cl_engine *e, u32 port, u32 klass, u32 in);
 static void discard(struct cl_engine *e, struct fabric_switch *s, u32 port, u32 klass, u64 now_ns);
 static void settle(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns);
 
