@@ -34,10 +34,13 @@ def closloop(*arguments: str, cwd: Path) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_unchanged_it_is_its_parent_to_the_bit(tmp_path, host):
+@pytest.mark.parametrize(
+    ("host", "engine"), [("tcp", "kernel"), ("dcqcn", "kernel"), ("dcqcn", "process")]
+)
+def test_unchanged_it_is_its_parent_to_the_bit(tmp_path, host, engine):
+    """A counterfactual runs in its parent's engine, without being told."""
     (tmp_path / "old.yml").write_text(CAMPAIGN.format(host=HOSTS[host]), encoding="utf-8")
-    closloop("run", "old.yml", cwd=tmp_path)
+    closloop("run", "old.yml", "--in", engine, cwd=tmp_path)
     asked = [
         ("secn2", "0ns", "recorded", 2),
         ("graphcc", "500us", "recorded", 800),  # it marks early by itself
