@@ -60,8 +60,8 @@ def run(
     Called again after an interruption, it resumes. With `fresh`, earlier results are first moved
     aside. `on`, `clock`, `repeats`, `jobs` and `engine` are as for `plan`. `inventory` is the file
     of the rack, for the hardware backend. Call it from the main thread: it forks a process for each
-    trial. Raises InputError or NotReadyError before anything is written, and Interrupted after
-    Ctrl-C.
+    trial. What trials need and is built once on a machine, as the kernel for TCP, is built first.
+    Raises InputError or NotReadyError before anything is written, and Interrupted after Ctrl-C.
     """
     from orchestration.core.machine import limit_numpy_threads
 
