@@ -21,10 +21,11 @@ from orchestration.bench.outcome import (
     run_trial,
     zero,
 )
+from orchestration.bench.roce_laws import FRAME_BYTES, goodput, marks_by_queue, one_packet
 from orchestration.core.knobs import ECN
 from orchestration.core.marking_probability import MarkingProbability
 from orchestration.core.pattern import PatternSpec
-from orchestration.core.records import Schedule
+from orchestration.core.records import Ints, Schedule
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.core.trial import TunerSpec
 from traffic.patterns.incast import IncastSpec
@@ -67,7 +68,7 @@ def run_probe(
 
 
 def round_trips() -> Outcome:
-    """Ping on idle fabrics against the configured base RTT."""
+    """Ping, and one packet of RoCE, on idle fabrics against the configured base RTT."""
     figures = []
     for name, pairs in (
         ("graphcc", [("h1", "h2"), ("h1", "h24")]),
@@ -90,7 +91,8 @@ def round_trips() -> Outcome:
                     abs(measured / base - 1) <= 0.05,
                 )
             )
-    return Outcome("Base RTT: ping on the idle fabric", tuple(figures))
+        figures += one_packet(name, pairs)
+    return Outcome("Base RTT: ping, and one packet of RoCE, on the idle fabric", tuple(figures))
 
 
 def lone_flow() -> Outcome:
@@ -115,6 +117,7 @@ def lone_flow() -> Outcome:
                 share >= 0.94,
             ),
             Figure(f"{name}: the same flow's slowdown", f"{fct_ns / ideal_ns:.4f}"),
+            goodput(name, src, dst, size_bytes),
         ]
     return Outcome("A lone flow, Ethernet framing and slow start included", tuple(figures))
 
@@ -137,12 +140,13 @@ _SETTINGS = ((5_000, 200_000, 0.01), (5_000, 200_000, 0.2), (100_000, 400_000, 0
 
 
 def marking_curve() -> Outcome:
-    """Measured marking probability by queue length, and how much of it is in RED's 99 % band."""
+    """Measured marking probability by queue length, against RED's, and that of RoCE's ports."""
     testbed = load_testbed("graphcc")
     port = next(p.label for p in testbed.queues if testbed.peer_device(p).name == "h3")
     figures: list[Figure] = []
     data: dict[str, Any] = {}
-    for kmin_bytes, kmax_bytes, pmax in _SETTINGS:
+    for setting in _SETTINGS:
+        kmin_bytes, kmax_bytes, pmax = setting
         curve = MarkingProbability(kmin_bytes, kmax_bytes, pmax)
         probe = {
             "kind": "marking",
@@ -160,25 +164,29 @@ def marking_curve() -> Outcome:
         name = f"kmin {kmin_bytes // 1000} KB, kmax {kmax_bytes // 1000} KB, pmax {pmax:g}"
         figures += _judge(name, curve, readings)
         data[name] = readings
+        found = marks_by_queue(setting, levels_frames(curve, FRAME_BYTES))
+        figures += _judge_line(f"{name}, RoCE", curve, found)
+        data[f"{name}, RoCE"] = found.tolist()
     return Outcome(
         "Marking curve: the queue held at each length, two hosts onto one 25G port",
         tuple(figures),
         notes=(
             "a reading is some 4,000 packets at one queue length; by chance 1 % of the readings "
             "fall outside a 99 % band",
+            "RoCE: in the process, ports mark by the straight line, with a draw for each packet",
         ),
         data=data,
     )
 
 
-def levels_frames(curve: MarkingProbability) -> list[int]:
+def levels_frames(curve: MarkingProbability, frame_bytes: int = _FRAME_BYTES) -> list[int]:
     """Return the queue lengths to hold, in frames, ascending: 200 on the ramp, some outside.
 
     The ramp is the part of the curve between kmin and kmax. If it has fewer frames than that,
     lengths are repeated.
     """
-    first = curve.kmin_bytes // _FRAME_BYTES + 1
-    last = (curve.kmax_bytes - 1) // _FRAME_BYTES
+    first = curve.kmin_bytes // frame_bytes + 1
+    last = (curve.kmax_bytes - 1) // frame_bytes
     ramp = list(range(first, last + 1))
     times = -(-210 // len(ramp))
     below = sorted({0, first // 2, first - 1})
@@ -206,8 +214,7 @@ def _judge(name: str, curve: MarkingProbability, readings: list[dict[str, int]])
             packets += packets_sent
             expected += float(curve.share(np.array([queue]))[0]) * packets_sent
     share = inside / on_ramp
-    # if the queue marks as RED does, the chance that fewer are inside the band is 1 in 1000
-    minimum = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
+    minimum = _min_inside(on_ramp)
     return [
         Figure(
             f"{name}: readings on the ramp inside RED's 99 % band",
@@ -226,6 +233,43 @@ def _judge(name: str, curve: MarkingProbability, readings: list[dict[str, int]])
             f"{curve.worst_departure():.2%} of pmax",
         ),
     ]
+
+
+def _judge_line(name: str, curve: MarkingProbability, found: Ints) -> list[Figure]:
+    """Judge readings (levels, 3) of queue, packets and marks by the straight line."""
+    queue, packets, marked = found.T
+    below = queue < curve.kmin_bytes
+    # a packet or two more may be seen by some of those that arrive
+    above = queue >= curve.kmax_bytes + 2 * FRAME_BYTES
+    ramp = ~below & (queue < curve.kmax_bytes)
+    expected = curve.line(queue[ramp]) * packets[ramp]
+    draws = np.random.default_rng(1).binomial(
+        packets[ramp], curve.line(queue[ramp]), (4000, len(expected))
+    )
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+    inside, on_ramp = int(((low <= marked[ramp]) & (marked[ramp] <= high)).sum()), int(ramp.sum())
+    minimum = _min_inside(on_ramp)
+    return [
+        Figure(
+            f"{name}: readings on the ramp inside the straight line's 99 % band",
+            f"{inside} of {on_ramp} ({inside / on_ramp:.1%})",
+            f"at least 200 readings, {minimum:.0f} inside",
+            on_ramp >= 200 and inside >= minimum,
+        ),
+        Figure(
+            f"{name}: packets marked on the whole ramp, compared with the line",
+            f"{marked[ramp].sum():,} of {packets[ramp].sum():,} packets, "
+            f"{marked[ramp].sum() / expected.sum() - 1:+.2%}",
+        ),
+        zero(f"{name}: marked below kmin", int(marked[below].sum())),
+        zero(f"{name}: not marked above kmax", int((packets - marked)[above].sum())),
+    ]
+
+
+def _min_inside(readings: int) -> float:
+    """Return of how many readings fewer are inside the band by a chance of 1 in 1000 only."""
+    return float(readings * _CONFIDENCE - 3.1 * (readings * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5)
 
 
 def threshold_change() -> Outcome:

@@ -10,6 +10,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.bpf_programs import check_policies
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.repeatable import differing_values
+from orchestration.core.engines import KERNEL
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
@@ -45,6 +46,7 @@ def incast(tmp_path, senders, size_bytes, host, *, apart_ns=20_000):
         sample_period_ns=20_000,
         host=host,
         fabric=FabricSpec("closloop"),
+        engine=KERNEL,
     )
     assert (run.record.flows.status == DONE).all()
     return run

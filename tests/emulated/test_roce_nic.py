@@ -13,6 +13,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.red import run_probe
 from orchestration.bench.repeatable import differing_values
+from orchestration.core.engines import KERNEL
 from orchestration.core.records import DONE, MISSING
 from orchestration.core.roce import BDP_WINDOW, RoceSpec
 from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec
@@ -51,7 +52,7 @@ def one_switch(tmp_path, traffic, roce, *, buffer="64MB", **more):
     path = tmp_path / "one-switch.yml"
     path.write_text(SWITCH.replace("BUFFER", buffer))
     given = {"duration_ns": 20 * MS, "host": HostSpec("dcqcn", roce=roce), "fabric": OURS, **more}
-    return run_trial(str(path), traffic, SECN1, **given)
+    return run_trial(str(path), traffic, SECN1, engine=KERNEL, **given)
 
 
 def incast(size_bytes, senders=16):
