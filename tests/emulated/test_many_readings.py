@@ -38,8 +38,6 @@ def test_a_thousand_ports_are_read_a_thousand_times(tmp_path, engine):
     received = hosts.received_packets
     assert received.shape == (len(hosts.t_ns), 600)
     assert len(hosts.t_ns) >= readings // 10
-    sender, receiver = map(run.testbed.hosts.index, ("h1", "h31"))
+    receiver = run.testbed.hosts.index("h31")
     assert received[-1][receiver] > 1_000_000 / 1_500
-    # a RoCE NIC counts data only, and a host of TCP acknowledgements too
-    hosts = [receiver] if engine == PROCESS else [sender, receiver]
-    assert np.flatnonzero(received[-1]).tolist() == hosts
+    assert np.flatnonzero(received[-1]).tolist() == [receiver]  # of data; of acknowledgements none

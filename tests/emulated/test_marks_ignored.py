@@ -33,6 +33,7 @@ def closloop(*arguments, cwd):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "engine", "controls", "more"),
     [
