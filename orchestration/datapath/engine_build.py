@@ -19,14 +19,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestration.core.errors import NotReadyError
-from orchestration.core.files import cache_folder
+from orchestration.core.files import cache_folder, whole_folder
 from orchestration.core.problems import Code
 
 ENGINE = Path(__file__).parent / "engine"
@@ -267,13 +266,9 @@ def _key(built: Built) -> str:
 
 
 def _install(source: Source, compiler: Compiler, folder: Path, report: Report) -> None:
-    with tempfile.TemporaryDirectory(prefix=".compile-", dir=folder.parent) as work:
-        staged = Path(work, "staged")
-        staged.mkdir()
+    shutil.rmtree(folder, ignore_errors=True)  # another format, or a file is missing
+    with whole_folder(folder) as staged:
         build_into(staged, source, compiler, report)
-        if folder.exists():  # another format, or a file is missing
-            folder.rename(Path(work, "replaced"))
-        staged.rename(folder)
 
 
 def build_into(

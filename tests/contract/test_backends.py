@@ -13,8 +13,7 @@ from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, UNFINISHED
-from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run import backend_factory
+from orchestration.core.trial import TunerSpec
 from tests.trials import trial_spec
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -32,24 +31,22 @@ def static(kmin_bytes: int, kmax_bytes: int, pmax: float) -> TunerSpec:
     return TunerSpec("static", {"kmin_bytes": kmin_bytes, "kmax_bytes": kmax_bytes, "pmax": pmax})
 
 
-@pytest.fixture
-def backend(backend_name):
-    return backend_factory.backend(backend_name)
+def tiny(engine):
+    return trial_spec(
+        campaign="contract",
+        testbed="rlcc-7",
+        traffic=(INCAST,),
+        seed=3,
+        duration_ns=2 * MS,
+        drain_ns=20 * MS,
+        **engine.fields,
+    )
 
 
 @pytest.fixture
-def run(backend, tmp_path):
+def run(engine, backend, tmp_path):
     def run_trial(**changes):
-        trial = trial_spec(
-            campaign="contract",
-            testbed="rlcc-7",
-            backend=backend.name,
-            traffic=(INCAST,),
-            seed=3,
-            duration_ns=2 * MS,
-            drain_ns=20 * MS,
-        )
-        trial = dataclasses.replace(trial, **changes)
+        trial = dataclasses.replace(tiny(engine), **changes)
         schedule = make_schedule(trial, TESTBED)
         backend.check(TESTBED, 1)
         work = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -154,10 +151,8 @@ class NoNumber(BaseTuner):
         return (ECN.change([1], 5_000, 9_000, np.nan),)
 
 
-def test_thresholds_that_are_no_numbers_fail_the_trial(backend, tmp_path):
-    trial = TrialSpec(
-        "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
-    )
+def test_thresholds_that_are_no_numbers_fail_the_trial(engine, backend, tmp_path):
+    trial = tiny(engine)
     schedule = make_schedule(trial, TESTBED)
     with pytest.raises(TrialError) as caught:
         backend.run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=NoNumber()))
@@ -203,11 +198,9 @@ def test_every_backend_is_sent_the_same_flows(run):
             np.testing.assert_array_equal(getattr(schedule, field), getattr(other, field))
 
 
-def test_progress_is_told_in_virtual_time(backend, tmp_path):
+def test_progress_is_told_in_virtual_time(engine, backend, tmp_path):
     told = []
-    trial = TrialSpec(
-        "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
-    )
+    trial = tiny(engine)
     schedule = make_schedule(trial, TESTBED)
     backend.run(
         TrialRun(trial, TESTBED, schedule, tmp_path, lambda now, end: told.append((now, end)))

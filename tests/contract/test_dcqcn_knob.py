@@ -11,7 +11,6 @@ from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
-from orchestration.run import backend_factory
 from tests.testbeds import single_switch
 from traffic.patterns.poisson import PoissonSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -28,7 +27,7 @@ class Plan(BaseTuner):
     """Makes the changes that `plan` has for the time of a reading, and keeps the readings."""
 
     knobs = ("ecn", "dcqcn")
-    observes = ("qlen_bytes", "host.rate_bps", "host.cnps", "host.tx_bytes")
+    observes = ("qlen_bytes", "host.rate_bps", "host.cnps", "tx_bytes")
 
     def __init__(self, plan):
         self.plan, self.seen = plan, {}
@@ -42,27 +41,22 @@ class Plan(BaseTuner):
         return self.plan(observation.t_ns)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("emulated", marks=pytest.mark.kernel),
-        pytest.param("simulated", marks=pytest.mark.ns3),
-    ]
-)
-def run(request, tmp_path):
+@pytest.fixture
+def run(roce_engine, tmp_path):
     def run_trial(traffic, plan, testbed="star"):
         if testbed == "star":
             testbed = str(tmp_path / "star.yml")
             (tmp_path / "star.yml").write_text(STAR)
         trial = TrialSpec(
-            "c", testbed, request.param, TunerSpec("secn1"), traffic, 3, 1, 2 * MS, 50 * MS,
+            "c", testbed, roce_engine.backend, TunerSpec("secn1"), traffic, 3, 1, 2 * MS, 50 * MS,
             host=HOST, fabric=FabricSpec("closloop"),
         )  # fmt: skip
         fabric, tuner = load_testbed(trial.testbed), Plan(plan)
         schedule = make_schedule(trial, fabric)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        backend = backend_factory.backend(request.param)
-        record = backend.run(TrialRun(trial, fabric, schedule, folder, tuner=tuner))
+        run = TrialRun(trial, fabric, schedule, folder, tuner=tuner)
+        record = roce_engine.make().run(run)
         assert (record.flows.status == DONE).all()
         return record, tuner.seen
 
@@ -83,10 +77,11 @@ def test_a_change_holds_at_once_for_the_flows_of_its_hosts_old_and_new(run):
     assert rates[600_000] == [5_000_000_000, 0, 25_000_000_000, 0, 0]
     assert rates[800_000] == [10_000_000_000, 0, 25_000_000_000, 0, 0]
     assert rates[1_200_000][0] >= 25_000_000_000
-    sent = np.array([seen[t_ns]["host.tx_bytes"] for t_ns in (500_000, 600_000, 700_000)])
-    first, _, third, _, _ = np.diff(sent, axis=0)[1].tolist()
-    # 100 us of which a NIC fills the line, and a fifth of that
-    assert first == pytest.approx(third / 5, rel=0.05)
+    sent = np.array([seen[t_ns]["tx_bytes"] for t_ns in (500_000, 600_000, 700_000)])
+    _, to_h2, _, to_h4, _ = np.diff(sent, axis=0)[1].tolist()
+    # 100 us in which a NIC fills the line, and a fifth of that
+    assert to_h4 == pytest.approx(25e9 / 8 * 1e-4 * 1082 / 1106, rel=0.01)
+    assert to_h2 == pytest.approx(to_h4 / 5, rel=0.05)
     # what it has, all of it, is read back
     assert seen[600_000].settings["dcqcn"]["rpg_max_rate"].tolist() == [5_000, 0, 0, 0, 0]
     changes = record.changes["dcqcn"]

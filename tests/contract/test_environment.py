@@ -15,21 +15,22 @@ from tests.trials import trial_spec
 from traffic.patterns.incast import IncastSpec
 
 MS = 1_000_000
-TRIAL = trial_spec(
-    campaign="environment",
-    testbed="rlcc-7",
-    traffic=(IncastSpec(6, 500_000, MS, 0, MS, receiver="h1"),),
-    seed=3,
-    duration_ns=MS // 2,
-    drain_ns=20 * MS,
-    decision_latency_ns=50_000,
-)
+FIELDS = {
+    "campaign": "environment",
+    "testbed": "rlcc-7",
+    "traffic": (IncastSpec(6, 500_000, MS, 0, MS, receiver="h1"),),
+    "seed": 3,
+    "duration_ns": MS // 2,
+    "drain_ns": 20 * MS,
+    "decision_latency_ns": 50_000,
+}
 QUEUE = "switch1:eth0"
 
 
 @pytest.fixture
-def backend(backend_name):
-    return backend_name
+def trial(engine):
+    """A trial that an environment runs in the engine: it chooses as `closloop run` does."""
+    return trial_spec(**FIELDS, **engine.fields)
 
 
 @pytest.fixture(autouse=True)
@@ -44,28 +45,28 @@ def strict():
         yield
 
 
-def test_pettingzoo(backend):
-    env = FabricParallelEnv(TRIAL, backend)
+def test_pettingzoo(trial):
+    env = FabricParallelEnv(trial)
     parallel_api_test(env, num_cycles=5)
     env.close()
 
 
 @pytest.mark.parametrize("queue", [None, QUEUE])
-def test_gymnasium(backend, queue):
-    env = FabricEnv(TRIAL, backend, queue=queue)
+def test_gymnasium(trial, queue):
+    env = FabricEnv(trial, queue=queue)
     check_env(env)
     env.close()
 
 
-def test_stable_baselines3(backend):
-    env = FabricEnv(TRIAL, backend)
+def test_stable_baselines3(trial):
+    env = FabricEnv(trial)
     sb3_check_env(env)
     env.close()
 
 
-def test_an_episode_lasts_the_trials_duration(backend):
-    incast = dataclasses.replace(TRIAL.traffic[0], size_bytes=5_000_000)
-    env = FabricEnv(dataclasses.replace(TRIAL, traffic=(incast,)), backend, queue=QUEUE)
+def test_an_episode_lasts_the_trials_duration(trial):
+    incast = dataclasses.replace(trial.traffic[0], size_bytes=5_000_000)
+    env = FabricEnv(dataclasses.replace(trial, traffic=(incast,)), queue=QUEUE)
     _, info = env.reset()
     steps, ended = [info["t_ns"]], False
     while not ended:
@@ -75,9 +76,9 @@ def test_an_episode_lasts_the_trials_duration(backend):
     np.testing.assert_allclose(steps, np.arange(1, 6) * 100_000, atol=2_000)
 
 
-def test_it_is_terminated_when_every_flow_has_ended(backend):
-    trial = dataclasses.replace(TRIAL, duration_ns=20 * MS)
-    env = FabricParallelEnv(trial, backend)
+def test_it_is_terminated_when_every_flow_has_ended(trial):
+    trial = dataclasses.replace(trial, duration_ns=20 * MS)
+    env = FabricParallelEnv(trial)
     env.reset()
     while env.agents:
         actions = dict.fromkeys(env.agents, 0)
@@ -91,9 +92,9 @@ def test_it_is_terminated_when_every_flow_has_ended(backend):
     assert (info["kmin_bytes"], info["kmax_bytes"]) == (2_000, 16_000)
 
 
-def test_an_action_sets_its_queue_and_no_other(backend):
-    env = FabricEnv(TRIAL, backend, queue=QUEUE)
-    whole = FabricEnv(TRIAL, backend)
+def test_an_action_sets_its_queue_and_no_other(trial):
+    env = FabricEnv(trial, queue=QUEUE)
+    whole = FabricEnv(trial)
     whole.reset()
     choice = np.zeros(len(whole.action_space.nvec), dtype=np.int64)
     choice[2] = 119

@@ -8,7 +8,6 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.signals import FLOW_TABLE
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run import backend_factory
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
@@ -43,11 +42,11 @@ class Watcher(BaseTuner):
 
 
 @pytest.fixture
-def watch(backend_name, tmp_path):
+def watch(tcp_engine, tmp_path):
     def run(traffic, duration_ns=2 * MS, *, observes_flows=True):
-        backend = backend_factory.backend(backend_name)
+        backend = tcp_engine.make()
         spec = TunerSpec("secn1")
-        trial = TrialSpec("c", "graphcc", backend_name, spec, traffic, 1, 1, duration_ns, 20 * MS)
+        trial = TrialSpec("c", "graphcc", backend.name, spec, traffic, 1, 1, duration_ns, 20 * MS)
         schedule, watcher = make_schedule(trial, TESTBED), Watcher(observes_flows)
         record = backend.run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=watcher))
         assert (record.flows.status == DONE).all()

@@ -9,8 +9,8 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.codec import flattened
 from orchestration.core.ports import TrialRun
-from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run import backend_factory
+from orchestration.core.trial import TunerSpec
+from tests.trials import trial_spec
 from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 from tuners import registry
@@ -49,22 +49,19 @@ class Watched(BaseTuner):
 
 
 @pytest.fixture
-def run(backend_name, tmp_path):
-    backend = backend_factory.backend(backend_name)
-
+def run(engine, backend, tmp_path):
     def run_trial(tuner, name="secn1"):
-        trial = TrialSpec(
+        trial = trial_spec(
             campaign="contract",
             testbed="rlcc-7",
-            backend=backend_name,
             tuner=TunerSpec(name),
             traffic=(IncastSpec(6, 2_000_000, MS, 0, MS, receiver="h1"),),
             seed=3,
-            repeat=1,
             duration_ns=2 * MS,
             drain_ns=20 * MS,
             action_period_ns=200_000,
             decision_latency_ns=50_000,
+            **engine.fields,
         )
         schedule = make_schedule(trial, TESTBED)
         work = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from collectors import snapshot
 from collectors.snapshot import SNAPSHOT_FILE, decode_snapshot
 from inventory.files import load_testbed
+from orchestration.core.engines import KERNEL, PROCESS
 from orchestration.core.ports import TrialRun
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import backend_factory
+from tests.trials import trial_spec
 from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
@@ -16,16 +19,12 @@ MS = 1_000_000
 TESTBED = load_testbed("rlcc-7")
 
 
-@pytest.fixture
-def backend(backend_name):
-    return backend_factory.backend(backend_name)
-
-
-def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):
+def test_the_last_picture_agrees_with_the_tables(engine, backend, tmp_path):
     traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
-    trial = TrialSpec(
-        "contract", "rlcc-7", backend.name, TunerSpec("amt"), traffic, 3, 1, 2 * MS, 20 * MS
-    )
+    trial = trial_spec(
+        testbed="rlcc-7", tuner=TunerSpec("amt"), traffic=traffic, seed=3,
+        duration_ns=2 * MS, drain_ns=20 * MS, **engine.fields,
+    )  # fmt: skip
     schedule = make_schedule(trial, TESTBED)
     record = backend.run(TrialRun(trial, TESTBED, schedule, tmp_path))
     shown = decode_snapshot((tmp_path / SNAPSHOT_FILE).read_bytes())
@@ -44,15 +43,16 @@ def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.kernel
-def test_pauses_buffers_and_nics_are_shown_as_the_tables_have_them(tmp_path):
+@pytest.mark.parametrize("engine", [PROCESS, pytest.param(KERNEL, marks=pytest.mark.kernel)])
+def test_pauses_buffers_and_nics_are_shown_as_the_tables_have_them(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "EVERY_S", 0.0)  # in the process a trial is over before that
     path = tmp_path / "one.yml"
     path.write_text(
         "{kind: single-switch, name: one, mtu: 1500B, hosts: 10, "
         "host_link: {rate: 25Gbps, delay: 1us}, switch: {buffer: 1MB, alpha: 1/8, pfc: [3]}}"
     )
     testbed = load_testbed(str(path))
-    backend = backend_factory.backend("emulated")
+    backend = backend_factory.backend("emulated", engine=engine)
     traffic = (IncastSpec(9, 400_000, 100 * MS, 0, MS, receiver=testbed.hosts[0]),)
     tuner, host = TunerSpec("secn1"), HostSpec("dcqcn", roce=RoceSpec())
     trial = TrialSpec(

@@ -6,29 +6,40 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.backends.emulated.process_rig import ProcessRig
 from orchestration.backends.fluid.rig import FluidRig
 from orchestration.backends.simulated.program import Simulation, require_program
 from orchestration.backends.simulated.rig import SimulatedRig
+from orchestration.core.engines import PROCESS
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Program
-from orchestration.core.trial import TrialSpec, TunerSpec
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import CLOSLOOP, HostSpec, TrialSpec, TunerSpec
 from orchestration.session import Observers
 from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
+from tuners import registry
 
 MS = 1_000_000
 TESTBED = load_testbed("rlcc-7")
 QUEUES = len(TESTBED.queues)
 
 
-@pytest.fixture(params=["fluid", pytest.param("simulated", marks=pytest.mark.ns3)])
+@pytest.fixture(params=["fluid", PROCESS, pytest.param("simulated", marks=pytest.mark.ns3)])
 def rig(request, tmp_path):
     traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
     trial = TrialSpec("c", "rlcc-7", "fluid", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
     schedule = make_schedule(trial, TESTBED)
     if request.param == "fluid":
         yield FluidRig(trial, TESTBED, schedule)
+        return
+    if request.param == PROCESS:
+        host = HostSpec("dcqcn", roce=RoceSpec())
+        trial = dataclasses.replace(trial, backend="emulated", host=host, fabric=CLOSLOOP)
+        run = TrialRun(trial, TESTBED, schedule, tmp_path)
+        yield ProcessRig(run, registry.create(trial.tuner))
         return
     with Simulation(require_program(), tmp_path) as simulation:
         yield SimulatedRig(simulation, trial, TESTBED, schedule)

@@ -1,4 +1,4 @@
-"""Thresholds that no flow answers, in the kernel and in ns-3: nothing differs, and it is said."""
+"""Thresholds that no flow answers, on any engine and in ns-3: nothing differs, and it is said."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from orchestration.analysis.counters import UNANSWERED
+from orchestration.core.engines import KERNEL, PROCESS
 from orchestration.results.reader import read_trial
 
 CAMPAIGN = """\
@@ -32,20 +33,23 @@ def closloop(*arguments, cwd):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "controls", "more"),
+    ("backend", "engine", "controls", "more"),
     [
-        ("emulated", TCP, ""),
-        ("emulated", TCP, "fabric: linux"),
-        ("emulated", ROCE, ""),
-        pytest.param("simulated", "dctcp, cubic, reno", "", marks=pytest.mark.ns3),
-        pytest.param("simulated", ROCE, "", marks=pytest.mark.ns3),
+        ("emulated", PROCESS, "dcqcn, fixed", ""),
+        ("emulated", KERNEL, TCP, ""),
+        ("emulated", KERNEL, TCP, "fabric: linux"),
+        ("emulated", KERNEL, ROCE, ""),
+        pytest.param("simulated", "", "dctcp, cubic, reno", "", marks=pytest.mark.ns3),
+        pytest.param("simulated", "", ROCE, "", marks=pytest.mark.ns3),
     ],
 )
-def test_what_is_declared_of_controls_is_so(backend, controls, more, tmp_path):
+def test_what_is_declared_of_controls_is_so(backend, engine, controls, more, tmp_path):
     """Under those that answer marks flows end at other times, under all others at the same."""
     (tmp_path / "marks.yml").write_text(CAMPAIGN.format(controls=controls, more=more))
-    code, _, said = closloop("run", "marks.yml", "--on", backend, "--no-report", cwd=tmp_path)
+    where = ("--on", backend, *(("--in", engine) if engine else ()))
+    code, _, said = closloop("run", "marks.yml", *where, "--no-report", cwd=tmp_path)
     assert code == 0, said
     answering, *others = controls.split(", ")
     for control in others:

@@ -31,7 +31,7 @@ def under(control, **more):
     return HostSpec(control, roce=RoceSpec(control=control, ack_every=every, **more))
 
 
-def incast(tmp_path, senders, size_bytes, host, *, apart_ns=20_000):
+def incast(tmp_path, senders, size_bytes, host, *, apart_ns=20_000, engine=KERNEL):
     """Flows to one host that start one after another."""
     path = tmp_path / "seventeen.yml"
     path.write_text(SWITCH)
@@ -46,7 +46,7 @@ def incast(tmp_path, senders, size_bytes, host, *, apart_ns=20_000):
         sample_period_ns=20_000,
         host=host,
         fabric=FabricSpec("closloop"),
-        engine=KERNEL,
+        engine=engine,
     )
     assert (run.record.flows.status == DONE).all()
     return run
@@ -101,14 +101,15 @@ def program(path, numbers=(), **more):
 
 
 @pytest.mark.parametrize("name", ["mlx5", "paper"])
-def test_dcqcn_as_a_program_gives_the_tables_of_the_one_built_in(tmp_path, name):
+def test_dcqcn_as_a_program_gives_the_tables_of_the_one_built_in(tmp_path, engine, name):
     parameters = DCQCN_SETS[name]
     numbers = [parameters[item] for item in PARAMETER_ORDER]
     source = Path(data_path).with_name("policy_dcqcn.c")
     own = tuple(parameters.items())
-    one = incast(tmp_path, 8, 1_000_000, HostSpec("dcqcn", roce=RoceSpec(dcqcn=own)))
-    other = incast(
-        tmp_path, 8, 1_000_000, HostSpec("program", roce=program(source, numbers, dcqcn=own))
+    built_in = HostSpec("dcqcn", roce=RoceSpec(dcqcn=own))
+    as_program = HostSpec("program", roce=program(source, numbers, dcqcn=own))
+    one, other = (
+        incast(tmp_path, 8, 1_000_000, host, engine=engine) for host in (built_in, as_program)
     )
     differ, values = differing_values(one, other)
     assert values > 1_000

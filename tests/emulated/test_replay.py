@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from orchestration.core.engines import KERNEL, PROCESS
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.tables import TABLES
 from tests.programs import closloop
@@ -87,18 +88,28 @@ NICS = """host:
   congestion_control: dcqcn
   roce: {dcqcn: paper, recovery: selective-repeat, decision_latency: 2us, decisions: blocking}
 flow_sample_period: 200us"""
+NICS_OF_PROCESS = """host: {congestion_control: dcqcn, roce: {dcqcn: paper}}
+flow_sample_period: 200us"""
 
 
-@pytest.mark.parametrize("backend", ["emulated", pytest.param("simulated", marks=pytest.mark.ns3)])
+CASES = [
+    ("flowlet_timeout", "{kind: flowlets, timeout: 30us, route_by: drill}", ""),
+    ("flowlet_timeout", "{kind: flowlets, route_by: conga, dre_time: 80us}", NICS),
+    ("dcqcn", "spray", NICS),
+]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("knob", "balancing", "host"),
+    ("engine", "knob", "balancing", "host"),
     [
-        ("flowlet_timeout", "{kind: flowlets, timeout: 30us, route_by: drill}", ""),
-        ("flowlet_timeout", "{kind: flowlets, route_by: conga, dre_time: 80us}", NICS),
-        ("dcqcn", "spray", NICS),
+        (PROCESS, "dcqcn", "ecmp", NICS_OF_PROCESS),
+        *((KERNEL, *case) for case in CASES),
+        *(pytest.param("ns-3", *case, marks=pytest.mark.ns3) for case in CASES),
     ],
 )
-def test_a_replay_turns_every_knob_again(tmp_path, backend, knob, balancing, host):
+def test_a_replay_turns_every_knob_again(tmp_path, engine, knob, balancing, host):
+    backend = "simulated" if engine == "ns-3" else "emulated"
     (tmp_path / "bed.yml").write_text(BED, encoding="utf-8")
     (tmp_path / "mine.py").write_text(f'KNOB = "{knob}"\n{TUNER}', encoding="utf-8")
     text = RESTLESS.format(backend=backend, balancing=balancing, host=host)

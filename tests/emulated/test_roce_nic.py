@@ -48,11 +48,11 @@ def nics(name="mlx5", **more):
     return RoceSpec(dcqcn=tuple(DCQCN_SETS[name].items()), **more)
 
 
-def one_switch(tmp_path, traffic, roce, *, buffer="64MB", **more):
+def one_switch(tmp_path, traffic, roce, *, buffer="64MB", engine=KERNEL, **more):
     path = tmp_path / "one-switch.yml"
     path.write_text(SWITCH.replace("BUFFER", buffer))
     given = {"duration_ns": 20 * MS, "host": HostSpec("dcqcn", roce=roce), "fabric": OURS, **more}
-    return run_trial(str(path), traffic, SECN1, engine=KERNEL, **given)
+    return run_trial(str(path), traffic, SECN1, engine=engine, **given)
 
 
 def incast(size_bytes, senders=16):
@@ -197,13 +197,30 @@ def test_probes_a_window_and_the_signals_of_nics(tmp_path):
     slower = one_switch(tmp_path, alone, half)
     # six packets in each round trip of 4 us
     assert slower.record.flows.end_ns[0] == pytest.approx(1_628 * 4_000, rel=2e-3)
-    many = one_switch(tmp_path, incast(200_000), nics("paper"), buffer="300KB")
+    tcp = one_switch(tmp_path, (lone,), None, host=HostSpec())
+    assert (tcp.record.hosts.cnps == MISSING).all()
+
+
+def test_nics_count_what_they_send_again_and_the_cnps_that_they_get(tmp_path, engine):
+    many = one_switch(tmp_path, incast(200_000), nics("paper"), buffer="300KB", engine=engine)
     hosts, facts = many.record.hosts, many.record.facts
     assert hosts.cnps[-1].sum() == facts["cnps"] > 0
     assert hosts.roce_resent[-1].sum() == facts["resent"] > 0
     assert (np.diff(hosts.cnps, axis=0) >= 0).all()
-    tcp = one_switch(tmp_path, (lone,), None, host=HostSpec())
-    assert (tcp.record.hosts.cnps == MISSING).all()
+    assert facts["naks"] + facts["timeouts"] > 0
+    assert many.record.ports.dropped_packets[-1].sum() > 0
+
+
+@pytest.mark.parametrize("window_packets", [1, 6, 12])
+def test_a_window_lets_so_much_be_on_its_way(tmp_path, engine, window_packets):
+    roce = nics("paper", window_bytes=window_packets * 1024, ack_every=1)
+    alone = (SingleFlowSpec("h3", "h2", 2_000_000, 0),)
+    run = one_switch(tmp_path, alone, roce, engine=engine)
+    # a round trip of 4 us for each, until twelve packets of 1106 bytes fill it at 25 Gbit/s
+    ideal_ns = ideal_times_ns(run.testbed, run.schedule, run.trial)[0]
+    packets = -(-2_000_000 // 1024)
+    wanted_ns = max(ideal_ns, packets / window_packets * 4_000)
+    assert run.record.flows.end_ns[0] == pytest.approx(wanted_ns, rel=5e-3)
 
 
 def mixed(tmp_path, seed=1):

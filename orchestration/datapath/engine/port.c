@@ -262,7 +262,7 @@ static inline void enqueue(struct cl_engine *e, struct fabric_switch *s, struct 
 	if (!e->fabric.marks_departures)
 		mark(o, q, p);
 	/* admitting it may have made a pause frame, so this is looked at now */
-	if (!is_busy(o) || (!o->turns && o->left == o->tail))
+	if (!o->turns && o->left == o->tail)
 		o->free_ps = max64(o->free_ps, now_ps);
 	q->state.backlog_bytes += cl_bytes(p);
 	if (likely(e->times_ahead && !(o->turns | o->has_control | o->stopped))) {

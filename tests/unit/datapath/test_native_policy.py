@@ -7,26 +7,14 @@ import signal
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from orchestration import datapath
-from orchestration.backends.emulated.process_rig import run_in_process
-from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import InputError
-from orchestration.core.ports import TrialRun
-from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import HostSpec, TunerSpec
 from orchestration.datapath import native_policy as module
-from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.library import load_engine
 from orchestration.datapath.native_policy import native_policy, runs_natively
-from orchestration.datapath.policy_dcqcn import DCQCN_SETS
-from tests.testbeds import star
-from tests.trials import trial_spec
 from tests.unit.policy_library import ACK, CNP, START, TX, Flow, Hop, Policy, compiled
-from traffic.patterns.single_flow import SingleFlowSpec
-from traffic.schedule import make_schedule
 
 HEAD = '#include "policy.h"\n'
 HAPPEN = "CL_INLINE void happen(struct cl_flow_state *flow, const u32 *parameters, "
@@ -76,36 +64,6 @@ def test_it_is_the_policy_that_its_source_is(write, tmp_path):
         event = (TX, ACK, CNP)[step % 3] if step else START
         assert flow.tell(event, step * 5_000, **seen) == twin.tell(event, step * 5_000, **seen)
     assert list(flow.state.own) == list(twin.state.own)
-
-
-def test_dcqcn_as_a_program_gives_the_tables_of_the_one_built_in(tmp_path):
-    values = DCQCN_SETS["mlx5"]
-    numbers = tuple((f"{n:02}", values[name]) for n, name in enumerate(PARAMETER_ORDER))
-    program = str(Path(datapath.__file__).with_name("policy_dcqcn.c"))
-    dcqcn = tuple(values.items())
-    testbed = star(*[25] * 9)
-    traffic = tuple(SingleFlowSpec(f"h{n}", "h0", 1_000_000, 20_000 * n) for n in range(1, 9))
-    tables = []
-    for roce in (
-        RoceSpec(dcqcn=dcqcn),
-        RoceSpec(control="program", program=program, values=numbers, dcqcn=dcqcn),
-    ):
-        trial = trial_spec(
-            backend="emulated",
-            testbed=testbed.name,
-            tuner=TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 50_000, "pmax": 1.0}),
-            traffic=traffic,
-            host=HostSpec(roce.control, roce=roce),
-            duration_ns=2_000_000,
-            drain_ns=100_000_000,
-        )
-        record = run_in_process(TrialRun(trial, testbed, make_schedule(trial, testbed), tmp_path))
-        assert record.facts["cnps"] > 0
-        tables.append(flattened(record_tables(record)))
-    one, other = tables
-    assert one.keys() == other.keys()
-    for name, column in one.items():
-        np.testing.assert_array_equal(column, other[name], err_msg=name)
 
 
 def test_only_its_answers_come_back(write):
