@@ -123,7 +123,7 @@ struct sender {
 	u64 asked_ns; /* when, with nobody asked before */
 	u32 packets, next, acked, asked; /* in packets; asked: after the last that asked */
 	u32 nic;
-	u8 waiting, klass, ecn, has_begun;
+	u8 waiting, klass, ecn;
 	u32 timed_first, timed_end; /* modulo MOST_TIMED */
 	struct cl_flow_result result CL_ALIGNED;
 	u64 start_ns, bytes;

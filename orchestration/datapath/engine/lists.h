@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Lists of packets, first in first out, in one piece of memory, as numbers of slots.
  *
- * A list is pieces of CHUNK slots, of which the first names the next piece. What is free is used last
+ * A list is pieces of CHUNK slots, of which the last names the next piece. What is free is used last
  * in, first out, so the memory that is touched is that of the packets on their way.
  */
 #ifndef CLOSLOOP_ENGINE_LISTS_H
@@ -11,12 +11,14 @@
 
 #define CHUNK 8
 
+#define LINK (CHUNK - 1) /* the last slot of a piece: in the line of what was read before it */
+
 static u32 new_chunk(struct cl_engine *e)
 {
 	u32 first = e->free_chunk;
 
 	if (likely(first)) {
-		e->free_chunk = e->arena[first].flow;
+		e->free_chunk = e->arena[first + LINK].flow;
 	} else if (likely(e->arena_end + CHUNK <= e->arena_room)) {
 		first = e->arena_end;
 		e->arena_end += CHUNK;
@@ -26,24 +28,27 @@ static u32 new_chunk(struct cl_engine *e)
 			longjmp(e->stop, 1);
 		first = e->arena_end - CHUNK;
 	}
-	e->arena[first + 1].kind = NO_PACKET;
-	return first + 1;
+	e->arena[first].kind = NO_PACKET;
+	return first;
+}
+
+static inline void free_chunk(struct cl_engine *e, u32 first)
+{
+	e->arena[first + LINK].flow = e->free_chunk;
+	e->free_chunk = first;
 }
 
 static inline u32 cl_after(const struct cl_engine *e, u32 slot)
 {
-	return ++slot % CHUNK ? slot : e->arena[slot - CHUNK].flow;
+	return ++slot % CHUNK == LINK ? e->arena[slot].flow : slot;
 }
 
 static inline u32 cl_drop_first(struct cl_engine *e, u32 slot)
 {
-	u32 next = slot + 1;
+	u32 next = cl_after(e, slot);
 
-	if (likely(next % CHUNK))
-		return next;
-	next = e->arena[slot + 1 - CHUNK].flow;
-	e->arena[slot + 1 - CHUNK].flow = e->free_chunk;
-	e->free_chunk = slot + 1 - CHUNK;
+	if (unlikely(slot % CHUNK == LINK - 1))
+		free_chunk(e, slot + 1 - LINK);
 	return next;
 }
 
@@ -52,20 +57,14 @@ static inline void cl_append(struct cl_engine *e, u32 *tail, const struct packet
 {
 	u32 slot = *tail, next = slot + 1;
 
-	if (unlikely(next % CHUNK == 0)) {
+	if (unlikely(next % CHUNK == LINK)) {
 		next = new_chunk(e);
-		e->arena[slot + 1 - CHUNK].flow = next;
+		e->arena[slot + 1].flow = next;
 	} else {
 		e->arena[next].kind = NO_PACKET;
 	}
 	e->arena[slot] = *p;
 	*tail = next;
-}
-
-static void free_chunk(struct cl_engine *e, u32 first)
-{
-	e->arena[first].flow = e->free_chunk;
-	e->free_chunk = first;
 }
 
 /* Let a list end at `slot`, which is in it, and free the pieces behind. */
@@ -74,7 +73,7 @@ static void cl_cut(struct cl_engine *e, u32 slot, u32 *tail)
 	u32 kept = slot - slot % CHUNK, piece = kept, last = *tail - *tail % CHUNK;
 
 	while (piece != last) {
-		u32 next = e->arena[piece].flow - 1;
+		u32 next = e->arena[piece + LINK].flow;
 
 		if (piece != kept)
 			free_chunk(e, piece);

@@ -99,7 +99,6 @@ static void begin_flow(struct cl_engine *e, struct nic *n)
 	struct sender *s = &e->sender[flow];
 
 	look_ahead(e, n);
-	s->has_begun = true;
 	s->progress_ns = s->start_ns;
 	s->after = n->unfinished;
 	if (n->unfinished)
@@ -262,31 +261,40 @@ static inline void warm_nic(const struct cl_engine *e, u32 number)
 {
 	const struct nic *n = &e->nic[number];
 
+	if (number + 12 < e->nic_count) {
+		cl_fetch(&n[12]);
+		cl_fetch(&n[12].received_packets);
+	}
+	if (number + 9 < e->nic_count) {
+		cl_fetch(&e->heads[n[9].port]);
+		cl_fetch(&e->out[n[9].port]);
+		cl_fetch(n[9].lane[0].heap.at);
+	}
 	if (number + 6 < e->nic_count) {
-		cl_fetch(&n[6]);
-		cl_fetch(&n[6].received_packets);
-	}
-	if (number + 4 < e->nic_count) {
-		cl_fetch(&e->out[n[4].port]);
-		cl_fetch(&e->arena[e->heads[n[4].port]]);
-		cl_fetch(n[4].lane[0].heap.at);
-	}
-	if (number + 2 < e->nic_count) {
-		const struct packet *p = &e->arena[e->heads[n[2].port]];
-
-		if (p->kind != NO_PACKET) {
-			cl_fetch(&e->receiver[p->flow]);
-			cl_fetch(&e->sender[p->flow]);
-			cl_fetch(&e->sender[p->flow].state);
-		}
-		if (n[2].lane[0].heap.count) {
-			const struct sender *s = &e->sender[n[2].lane[0].heap.at[0].flow];
+		cl_fetch(&e->arena[e->heads[n[6].port]]);
+		cl_fetch(&e->arena[e->out[n[6].port].tail]);
+		if (n[6].lane[0].heap.count) {
+			const struct sender *s = &e->sender[n[6].lane[0].heap.at[0].flow];
 
 			cl_fetch(s);
 			cl_fetch(&s->state);
 			cl_fetch(&s->state.window_bytes);
 			cl_fetch(&s->state.own[7]);
 			cl_fetch(&s->result);
+		}
+	}
+	if (number + 3 < e->nic_count) {
+		u32 slot = e->heads[n[3].port];
+
+		for (u32 i = 0; i < 3 && !cl_is_empty(e, slot); i++, slot = cl_after(e, slot)) {
+			const struct packet *p = &e->arena[slot];
+
+			if (cl_kind(p) == DATA) {
+				cl_fetch(&e->receiver[p->flow]);
+			} else {
+				cl_fetch(&e->sender[p->flow]);
+				cl_fetch(&e->sender[p->flow].state);
+			}
 		}
 	}
 }
