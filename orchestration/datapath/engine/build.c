@@ -323,6 +323,7 @@ void cl_engine_free(struct cl_engine *e)
 	free(e->sender);
 	free(e->receiver);
 	free(e->posted);
+	free(e->route);
 	free(e->wheel.arrival);
 	free(e->wheel.order);
 	free(e);
@@ -375,7 +376,8 @@ int cl_engine_post(struct cl_engine *e, const struct cl_policy *policy, const st
 	e->sender = zeros(count, sizeof(*e->sender));
 	e->receiver = zeros(count, sizeof(*e->receiver));
 	e->posted = zeros(count, sizeof(u32));
-	if (!e->sender || !e->receiver || !e->posted || !measure_all(e, &distances)) {
+	e->route = zeros(2 * (size_t)count, sizeof(u64));
+	if (!e->sender || !e->receiver || !e->posted || !e->route || !measure_all(e, &distances)) {
 		fail(e, "no memory for so many flows");
 		return -1;
 	}
@@ -389,8 +391,8 @@ int cl_engine_post(struct cl_engine *e, const struct cl_policy *policy, const st
 			break;
 		src = e->internal[flow->src_port];
 		dst = e->internal[flow->dst_port];
-		if (!find_route(e, &distances, src, dst, flow->udp_source, &e->sender[i].route) ||
-		    !find_route(e, &distances, dst, src, flow->udp_source, &e->receiver[i].route))
+		if (!find_route(e, &distances, src, dst, flow->udp_source, &e->route[2 * (size_t)i]) ||
+		    !find_route(e, &distances, dst, src, flow->udp_source, &e->route[2 * (size_t)i + 1]))
 			break;
 	}
 	forget_distances(&distances);

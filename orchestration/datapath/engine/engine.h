@@ -119,7 +119,7 @@ struct nic {
 } CL_ALIGNED;
 
 struct sender {
-	u64 route, next_ps, progress_ns;
+	u64 next_ps, progress_ns;
 	u64 asked_ns; /* when, with nobody asked before */
 	u32 packets, next, acked, asked; /* in packets; asked: after the last that asked */
 	u32 nic;
@@ -137,7 +137,7 @@ struct sender {
 } CL_ALIGNED;
 
 struct receiver {
-	u64 route, cnp_ns, received_ns;
+	u64 cnp_ns, received_ns;
 	u32 expected, packets, nic, marked;
 	u8 klass, asked_again;
 };
@@ -145,7 +145,7 @@ struct receiver {
 /* What arrives at a switch in a window. */
 struct arrival {
 	struct packet packet;
-	u32 in, next;
+	u32 in, out, next;
 };
 
 /* Those arrivals in the order of their times: a wheel of slots, each with a sorted list. */
@@ -174,6 +174,7 @@ struct cl_engine {
 	struct nic *nic;
 	struct sender *sender;
 	struct receiver *receiver;
+	u64 *route;           /* by flow, there and back: ports of the switches, the first in the lowest bits */
 	struct wheel wheel;
 	struct cl_counts counts;
 

@@ -28,7 +28,7 @@ static u32 new_chunk(struct cl_engine *e)
 			longjmp(e->stop, 1);
 		first = e->arena_end - CHUNK;
 	}
-	e->arena[first].kind = NO_PACKET;
+	e->arena[first] = (struct packet){ 0 };
 	return first;
 }
 
@@ -61,7 +61,7 @@ static inline void cl_append(struct cl_engine *e, u32 *tail, const struct packet
 		next = new_chunk(e);
 		e->arena[slot + 1].flow = next;
 	} else {
-		e->arena[next].kind = NO_PACKET;
+		e->arena[next] = (struct packet){ 0 };
 	}
 	e->arena[slot] = *p;
 	*tail = next;
@@ -82,7 +82,7 @@ static void cl_cut(struct cl_engine *e, u32 slot, u32 *tail)
 	if (last != kept)
 		free_chunk(e, last);
 	*tail = slot;
-	e->arena[slot].kind = NO_PACKET;
+	e->arena[slot] = (struct packet){ 0 };
 }
 
 static inline bool cl_is_empty(const struct cl_engine *e, u32 head)

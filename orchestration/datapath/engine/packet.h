@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* A packet as the process has it: 24 bytes that are copied from list to list.
+/* A packet as the process has it: 16 bytes that are copied from list to list.
  *
- * Whoever handles packets asks these functions only, and no field. A packet carries its own route, so
- * that switches need nothing of its flow.
+ * Who handles packets asks these functions for what differs between builds.
  */
 #ifndef CLOSLOOP_ENGINE_PACKET_H
 #define CLOSLOOP_ENGINE_PACKET_H
@@ -17,24 +16,21 @@
 
 enum kind { NO_PACKET, DATA, ACK, NAK, CNP, PAUSE };
 
-#define CL_ROUTE_BITS 53
-#define CL_ROUTE_MASK ((1ULL << CL_ROUTE_BITS) - 1)
-#define CL_KIND_BITS 3
-#define CL_ASKS 0x20 /* for an acknowledgement */
-#define CL_ECT 0x40  /* its sender answers marks */
-#define CL_CE 0x80   /* marked */
-
 struct packet {
-	u64 route;  /* ports of the switches to come, the next one in the lowest bits; in the highest,
-		     * by which port of the switch it came, plus 1, 0 if nobody counts that
-		     */
-	u32 at_ns;  /* modulo 2^32: on a wire, when it arrives; in a list of a NIC, when it was made */
-	u32 flow;   /* of a pause: its quanta */
-	u32 psn;    /* of a pause: its priorities, as bits */
-	u16 bytes;
-	u8 kind;    /* enum kind, and above it CL_ASKS, CL_ECT, CL_CE */
-	u8 klass;   /* in three bits, above them how many switches have forwarded it */
+	u32 at_ns; /* modulo 2^32: on a wire, when it arrives; in a list of a NIC, when it was made */
+	u32 flow;  /* of a pause: its quanta */
+	u64 psn : 24; /* as on the wire; of a pause: its priorities, as bits */
+	u64 bytes : 13;
+	u64 kind : 3;
+	u64 asks : 1;     /* for an acknowledgement */
+	u64 ect : 1;      /* its sender answers marks */
+	u64 ce : 1;       /* marked */
+	u64 klass : 3;
+	u64 switches : 5; /* that have forwarded it */
+	u64 from : 11;    /* by which port of the switch it came, plus 1; 0 if nobody counts that */
 };
+
+_Static_assert(sizeof(struct packet) == 16, "a packet has grown");
 
 static inline u32 cl_bytes(const struct packet *p)
 {
@@ -43,56 +39,52 @@ static inline u32 cl_bytes(const struct packet *p)
 
 static inline enum kind cl_kind(const struct packet *p)
 {
-	return p->kind & ((1 << CL_KIND_BITS) - 1);
+	return p->kind;
 }
 
 static inline u32 cl_class(const struct packet *p)
 {
-	return p->klass & 7;
+	return p->klass;
 }
 
 static inline u32 cl_switches(const struct packet *p)
 {
-	return p->klass >> 3;
+	return p->switches;
 }
 
 static inline bool cl_asks(const struct packet *p)
 {
-	return p->kind & CL_ASKS;
+	return p->asks;
 }
 
 static inline bool cl_is_marked(const struct packet *p)
 {
-	return p->kind & CL_CE;
+	return p->ce;
 }
 
 /* Mark a packet if its sender answers marks; return whether it is marked then. */
 static inline bool cl_mark(struct packet *p)
 {
-	if (!(p->kind & CL_ECT))
+	if (!p->ect)
 		return false;
-	p->kind |= CL_CE;
+	p->ce = 1;
 	return true;
 }
 
 static inline u32 cl_from(const struct packet *p)
 {
-	return p->route >> CL_ROUTE_BITS;
+	return p->from;
 }
 
 static inline void cl_set_from(struct packet *p, u32 from)
 {
-	p->route = (p->route & CL_ROUTE_MASK) | (u64)from << CL_ROUTE_BITS;
+	p->from = from;
 }
 
-/* The port of the switch that forwards a packet now; the next one is then in its place. */
-static inline u32 cl_next_port(struct packet *p, u32 bits)
+/* The whole number of a packet of which the wire has 24 bits, near `about`. */
+static inline u32 cl_psn(const struct packet *p, u32 about)
 {
-	u32 port = p->route & ((1U << bits) - 1);
-
-	p->route = (p->route & CL_ROUTE_MASK) >> bits;
-	p->klass += 1 << 3;
-	return port;
+	return about + (u32)((s32)(((u32)p->psn - about) << 8) >> 8);
 }
 
 #endif

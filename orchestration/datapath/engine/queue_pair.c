@@ -57,8 +57,8 @@ static void next_data(struct cl_engine *e, u32 flow, u64 at_ns, struct packet *p
 	if (s->state.window_bytes && s->asked <= s->acked &&
 	    (u64)(psn + 1 - s->acked) * e->nics.payload_bytes >= s->state.window_bytes)
 		ask = true;
-	*p = (struct packet){ .route = s->route, .flow = flow, .psn = psn, .bytes = bytes,
-		.kind = DATA | (ask ? CL_ASKS : 0) | (s->ecn ? CL_ECT : 0), .klass = s->klass };
+	*p = (struct packet){ .flow = flow, .psn = psn, .bytes = bytes, .kind = DATA, .asks = ask,
+		.ect = s->ecn, .klass = s->klass };
 	s->next++;
 	if (ask) {
 		if (s->asked <= s->acked)
@@ -131,7 +131,7 @@ static void take_answer(struct cl_engine *e, struct nic *n, const struct packet 
 {
 	struct sender *s = &e->sender[p->flow];
 	bool nak = cl_kind(p) == NAK;
-	u32 up_to = nak ? p->psn : p->psn + 1, newly = up_to - s->acked;
+	u32 psn = cl_psn(p, s->acked), up_to = nak ? psn : psn + 1, newly = up_to - s->acked;
 
 	if (s->result.done_ns != CL_NEVER)
 		return;
@@ -145,13 +145,13 @@ static void take_answer(struct cl_engine *e, struct nic *n, const struct packet 
 	s->state.switches = cl_switches(p);
 	if (nak) {
 		s->result.naks++;
-		if (s->next > p->psn) {
-			count_resent(e, s, s->next - p->psn);
-			s->next = p->psn > s->acked ? p->psn : s->acked;
+		if (s->next > psn) {
+			count_resent(e, s, s->next - psn);
+			s->next = psn > s->acked ? psn : s->acked;
 		}
 		s->timed_first = s->timed_end;
 	} else {
-		time_round_trip(e, s, p->psn, now_ns);
+		time_round_trip(e, s, psn, now_ns);
 	}
 	/* a NAK that comes after a timeout may acknowledge more than has been sent again */
 	if (s->next < s->acked)
@@ -169,18 +169,19 @@ static void take_answer(struct cl_engine *e, struct nic *n, const struct packet 
 static void answer(struct cl_engine *e, struct nic *n, const struct receiver *r, u32 flow, u32 psn,
 		   u32 bytes, enum kind kind, u64 now_ns)
 {
-	add_control(e, n, &(struct packet){ .route = r->route, .at_ns = now_ns, .flow = flow,
-		.psn = psn, .bytes = bytes, .kind = kind, .klass = r->klass });
+	add_control(e, n, &(struct packet){ .at_ns = now_ns, .flow = flow, .psn = psn,
+		.bytes = bytes, .kind = kind, .klass = r->klass });
 }
 
 static void take_data(struct cl_engine *e, struct nic *n, const struct packet *p, u64 now_ns)
 {
 	struct receiver *r = &e->receiver[p->flow];
+	u32 psn = cl_psn(p, r->expected);
 	bool ask = cl_asks(p);
 
 	e->counts.data_received++;
 	n->received_packets++;
-	n->out_of_order_packets += p->psn > r->expected;
+	n->out_of_order_packets += psn > r->expected;
 	if (cl_is_marked(p)) {
 		r->marked++;
 		if (r->cnp_ns == CL_NEVER || now_ns - r->cnp_ns >= n->cnp_interval_ns) {
@@ -188,13 +189,13 @@ static void take_data(struct cl_engine *e, struct nic *n, const struct packet *p
 			answer(e, n, r, p->flow, 0, CL_CNP_BYTES, CNP, now_ns);
 		}
 	}
-	if (p->psn > r->expected) {
+	if (psn > r->expected) {
 		if (!r->asked_again)
 			answer(e, n, r, p->flow, r->expected, CL_ACK_BYTES, NAK, now_ns);
 		r->asked_again = true;
 		return;
 	}
-	if (p->psn == r->expected) {
+	if (psn == r->expected) {
 		r->asked_again = false;
 		if (++r->expected == r->packets) {
 			r->received_ns = now_ns;

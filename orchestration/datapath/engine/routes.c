@@ -203,7 +203,7 @@ static bool find_route(struct cl_engine *e, const struct distances *d, u32 from,
 			return false;
 		}
 		distance = &d->row[(size_t)d->target[target] * e->switches];
-		if (bits + e->route_bits > CL_ROUTE_BITS) {
+		if (bits + e->route_bits > 64) {
 			fail(e, "a path has more switches than a packet has room for");
 			return false;
 		}

@@ -8,23 +8,26 @@
 #define WARM_LISTS 3
 #define FEW_ARRIVALS 64
 
+/* The port of a switch by which a packet leaves. */
+static inline u32 port_out(const struct cl_engine *e, const struct fabric_switch *s,
+			   const struct packet *p)
+{
+	u64 route = e->route[2 * (size_t)p->flow + (cl_kind(p) != DATA)];
+
+	return s->first + (route >> cl_switches(p) * e->route_bits & ((1U << e->route_bits) - 1));
+}
+
 /* Ask the memory for what a packet touches when it enters its port; then, when that is there, for
  * where it goes.
  */
-static inline void warm_port(const struct cl_engine *e, const struct fabric_switch *s,
-			     const struct packet *p)
+static inline void warm_port(const struct cl_engine *e, u32 port)
 {
-	u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
-
 	cl_fetch(&e->out[port]);
 	cl_fetch(&e->out[port].queue);
 }
 
-static inline void warm_lists(const struct cl_engine *e, const struct fabric_switch *s,
-			      const struct packet *p)
+static inline void warm_lists(const struct cl_engine *e, u32 port)
 {
-	u32 port = s->first + (p->route & ((1U << e->route_bits) - 1));
-
 	cl_fetch(&e->arena[e->out[port].tail]);
 	cl_fetch(&e->arena[e->out[port].left]);
 }
@@ -145,7 +148,9 @@ static u64 gather(struct cl_engine *e, const struct fabric_switch *s, u64 *comin
 				if (unlikely(w->count == w->room) && !grow_wheel(e))
 					return CL_NEVER;
 				w->arrival[w->count].packet = *p;
-				w->arrival[w->count++].in = in;
+				w->arrival[w->count].in = in;
+				w->arrival[w->count++].out =
+					likely(cl_kind(p) != PAUSE) ? port_out(e, s, p) : in;
 				head = cl_drop_first(e, head);
 				p = &e->arena[head];
 			}
@@ -172,7 +177,8 @@ static void arrive(struct cl_engine *e, struct fabric_switch *s, struct arrival 
 		obey(e, s, a->in, now_ns);
 		return;
 	}
-	enqueue(e, s, &e->out[s->first + cl_next_port(p, e->route_bits)], p, a->in, now_ns);
+	p->switches++;
+	enqueue(e, s, &e->out[a->out], p, a->in, now_ns);
 }
 
 static void settle_port(struct cl_engine *e, struct fabric_switch *s, struct out *o, u64 now_ns)
@@ -247,7 +253,7 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 	u32 done = 0;
 
 	for (u32 i = 0; warms && i < w->count && i < WARM_PORT; i++)
-		warm_port(e, s, &w->arrival[w->order[i]].packet);
+		warm_port(e, w->arrival[w->order[i]].out);
 	for (;;) {
 		u64 arrival_ns = CL_NEVER, at_ns;
 		struct arrival *a = NULL;
@@ -261,9 +267,9 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 			depart_in_order(e, s, at_ns);
 		if (arrival_ns <= at_ns) {
 			if (warms && done + WARM_PORT < w->count)
-				warm_port(e, s, &w->arrival[w->order[done + WARM_PORT]].packet);
+				warm_port(e, w->arrival[w->order[done + WARM_PORT]].out);
 			if (warms && done + WARM_LISTS < w->count)
-				warm_lists(e, s, &w->arrival[w->order[done + WARM_LISTS]].packet);
+				warm_lists(e, w->arrival[w->order[done + WARM_LISTS]].out);
 			if (next_coming) {
 				cl_fetch(&e->arena[e->heads[s[1].first + __builtin_ctzll(next_coming)]]);
 				next_coming &= next_coming - 1;
