@@ -13,6 +13,7 @@ that the same command goes on where it was stopped; `make engines` makes the who
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -97,9 +98,10 @@ repeats as in [results.md](results.md). So that only the engine differs, trials 
 
 def main(names: list[str]) -> int:
     """Run the named campaigns in both engines, or all, and write the page of what has been run."""
+    os.chdir(ROOT)  # a trial's testbed is named by its path from here
     golden = {campaign.name: campaign for campaign in map(golden_campaign, GOLDEN)}
     file = load_claims()
-    papers = dict(judged_campaigns(file, load_campaigns(ROOT / "examples" / "papers", [])))
+    papers = dict(judged_campaigns(file, load_campaigns(Path("examples/papers"), [])))
     chosen = [*golden.values(), *papers.values()]
     code = 0
     for campaign in chosen:
@@ -115,8 +117,8 @@ def main(names: list[str]) -> int:
 def golden_campaign(golden: Golden) -> Campaign:
     """Return a golden campaign with its repeats, and only the arms that run."""
     if isinstance(golden.repeats, int):
-        return load_campaign(ROOT / golden.path, repeats=golden.repeats)
-    campaign = load_campaign(ROOT / golden.path, repeats=max(golden.repeats.values()))
+        return load_campaign(golden.path, repeats=golden.repeats)
+    campaign = load_campaign(golden.path, repeats=max(golden.repeats.values()))
     trials = (t for t in campaign.trials if t.repeat <= golden.repeats.get(str(t.cell[TUNER]), 0))
     return with_trials(campaign, trials)
 

@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "generated" / "engines.md"
 
 @pytest.fixture(scope="module")
 def script():
+    """The program that makes the page; its paths are from the source tree's root."""
     spec = importlib.util.spec_from_file_location("engines_page", ROOT / "scripts" / "engines.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
