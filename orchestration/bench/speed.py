@@ -93,7 +93,7 @@ class _Case:
             flow_table=self.flow_table,
             load_balancing=self.load_balancing,
             backend=self.backend,
-            engine=self.engine if self.backend == "emulated" else "",
+            engine=self.engine,
         )
 
 
@@ -131,7 +131,7 @@ _CASES: Mapping[str, _Case] = {
         baseline=_COARSE,
         max_cost_ratio=1.67,
     ),
-    "DCQCN, ns-3": _Case(DCQCN, backend="simulated", min_million=1.0),
+    "DCQCN, ns-3": _Case(DCQCN, backend="simulated", engine="", min_million=1.0),
 }
 
 
