@@ -9,7 +9,7 @@
 
 #include "engine.h"
 
-#define CHUNK 8
+#define CHUNK 16
 
 #define LINK (CHUNK - 1) /* the last slot of a piece: in the line of what was read before it */
 
