@@ -78,7 +78,9 @@ def test_it_takes_as_long_as_the_last_build_here(campaign, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_build_leaves_nothing_of_it(campaign, tmp_path, monkeypatch, number):
+def test_an_interrupted_build_leaves_nothing_of_it(
+    campaign, tmp_path, monkeypatch, request, number
+):
     monkeypatch.setattr(build, "missing_tools", dict)
 
     def interrupted(self):
@@ -86,6 +88,9 @@ def test_an_interrupted_build_leaves_nothing_of_it(campaign, tmp_path, monkeypat
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(build.Archive, "newest", interrupted)
+    # as at a terminal, also where a shell runs pytest in the background and ignores it
+    at_start = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, at_start))
     former, noted = signal.getsignal(signal.SIGTERM), Noted()
     (made,) = first_use.kernel_to_build()
     with pytest.raises(Interrupted, match="interrupted while the kernel was built"):

@@ -48,7 +48,9 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *parameters, const s
 CL_POLICY(forever, 1, 0);
 """
 ENVIRONMENT = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs pytest behind
 from orchestration.environment import FabricEnv
 env = FabricEnv(sys.argv[1], queue="switch1:eth0")
 print("ready", flush=True)
