@@ -122,8 +122,8 @@ struct sender {
 	u64 next_ps, progress_ns;
 	u64 asked_ns; /* when, with nobody asked before */
 	u32 packets, next, acked, asked; /* in packets; asked: after the last that asked */
-	u32 nic;
-	u8 waiting, klass, ecn;
+	u32 nic, sent_packets;
+	u8 waiting, klass, ecn, has_sent;
 	u32 timed_first, timed_end; /* modulo MOST_TIMED */
 	struct cl_flow_result result CL_ALIGNED;
 	u64 start_ns, bytes;

@@ -280,7 +280,6 @@ static inline void warm_nic(const struct cl_engine *e, u32 number)
 			cl_fetch(&s->state);
 			cl_fetch(&s->state.window_bytes);
 			cl_fetch(&s->state.own[7]);
-			cl_fetch(&s->result);
 		}
 	}
 	if (number + 3 < e->nic_count) {

@@ -71,9 +71,11 @@ static void next_data(struct cl_engine *e, u32 flow, u64 at_ns, struct packet *p
 			s->timed[place].psn = psn;
 		}
 	}
-	if (s->result.sent_ns == CL_NEVER)
+	if (unlikely(!s->has_sent)) {
+		s->has_sent = true;
 		s->result.sent_ns = at_ns;
-	s->result.packets++;
+	}
+	s->sent_packets++;
 	e->counts.data_sent++;
 	tell(e, s, CL_TX, at_ns, bytes);
 }

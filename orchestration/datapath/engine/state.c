@@ -103,6 +103,7 @@ void cl_engine_flows(const struct cl_engine *e, struct cl_flow_result *result)
 		result[i] = s->result;
 		result[i].received_ns = e->receiver[i].received_ns;
 		result[i].marked = e->receiver[i].marked;
+		result[i].packets = s->sent_packets;
 		result[i].rate_bps = s->state.rate_bps;
 		result[i].acked_bytes = min64((u64)s->acked * e->nics.payload_bytes, s->bytes);
 	}

@@ -32,20 +32,19 @@ static inline void warm_lists(const struct cl_engine *e, u32 port)
 	cl_fetch(&e->arena[e->out[port].left]);
 }
 
-/* The same for ports that are busy already: they are settled at the window's end. */
-static void warm_busy(const struct cl_engine *e, const struct fabric_switch *s, bool lists)
+/* The same for a switch's ports that are busy already, and for what came in by all of its ports. */
+static inline void warm_busy(const struct cl_engine *e, const struct fabric_switch *s)
 {
-	for (u32 word = 0; word <= (s->ports - 1) / 64; word++)
-		for (u64 busy = s->busy[word]; busy; busy &= busy - 1) {
-			u32 port = s->first + word * 64 + __builtin_ctzll(busy);
+	for (u32 word = 0; word < e->words; word++)
+		for (u64 busy = s->busy[word]; busy; busy &= busy - 1)
+			cl_fetch(&e->arena[e->out[s->first + word * 64 + __builtin_ctzll(busy)].left]);
+}
 
-			if (lists) {
-				cl_fetch(&e->arena[e->out[port].left]);
-			} else {
-				cl_fetch(&e->out[port]);
-				cl_fetch(&e->out[port].queue);
-			}
-		}
+static inline void warm_held(const struct cl_engine *e, const struct fabric_switch *s)
+{
+	if (e->share)
+		for (u32 i = 0; i < s->ports * e->fabric.classes; i += CL_LINE / sizeof(u32))
+			cl_fetch(&e->held_bytes[s->first * e->fabric.classes + i]);
 }
 
 /* What a switch gathers is sorted by time, then as it was gathered: ports come in their order, and
@@ -250,6 +249,7 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 	const struct wheel *w = &e->wheel;
 	u64 next_coming = warms ? e->coming[(size_t)(e->nic_count + (s + 1 - e->fabric_switch)) *
 					    e->words] : 0;
+	u64 next_busy = warms ? s[1].busy[0] : 0;
 	u32 done = 0;
 
 	for (u32 i = 0; warms && i < w->count && i < WARM_PORT; i++)
@@ -274,6 +274,10 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 				cl_fetch(&e->arena[e->heads[s[1].first + __builtin_ctzll(next_coming)]]);
 				next_coming &= next_coming - 1;
 			}
+			if (next_busy) {
+				warm_port(e, s[1].first + __builtin_ctzll(next_busy));
+				next_busy &= next_busy - 1;
+			}
 			done++;
 			arrive(e, s, a, arrival_ns);
 		} else if (unlikely(s->timer_ns < end_ns)) {
@@ -289,17 +293,20 @@ static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 en
 static void switch_window(struct cl_engine *e, u32 number, u64 end_ns)
 {
 	struct fabric_switch *s = &e->fabric_switch[number];
-	u64 next_ns = gather(e, s, &e->coming[(size_t)(e->nic_count + number) * e->words], end_ns);
+	bool warms = e->switches > FEW_SWITCHES && number + 1 < e->switches;
+	u64 next_ns;
 
-	if (e->switches > FEW_SWITCHES)
-		warm_busy(e, s, false);
+	if (warms)
+		warm_busy(e, s);
+	next_ns = gather(e, s, &e->coming[(size_t)(e->nic_count + number) * e->words], end_ns);
+
+	if (warms)
+		warm_held(e, s + 1);
 	if (likely(e->wheel.count <= FEW_ARRIVALS && e->window_ns < 1U << 24))
 		sort_few(e, &e->wheel);
 	else
 		sort_many(e, &e->wheel);
-	happen_in_order(e, s, end_ns, e->switches > FEW_SWITCHES && number + 1 < e->switches);
-	if (e->switches > FEW_SWITCHES)
-		warm_busy(e, s, true);
+	happen_in_order(e, s, end_ns, warms);
 	settle_all_busy(e, s, end_ns - 1);
 	for (u32 word = 0; word <= (s->ports - 1) / 64; word++)
 		if (s->busy[word])
