@@ -186,7 +186,7 @@ def test_a_worker_that_the_kernel_kills_is_run_again_by_the_same_command(tmp_pat
     ],
 )
 def test_an_engine_without_memory_fails_its_trial_and_says_so(tmp_path, more_bytes, words):
-    path = write(tmp_path, "fixed: fixed", size="100MB")
+    path = write(tmp_path, "fixed: fixed", size="170MB")
     (tmp_path / "deep.yml").write_text(
         "{kind: single-switch, name: deep, mtu: 1500B, hosts: 7, buffer: 1GB, "
         "host_link: {rate: 100Gbps, delay: 1us}}"
