@@ -36,12 +36,12 @@ class Packet:
 
 
 class Port:
-    """One end of a cable, and what its peer has told it about priorities."""
+    """One end of a cable, and what its peer has sent it about priorities."""
 
     def __init__(self, model, spec):
         self.model, self.spec, self.free_ps = model, spec, 0
         self.control = []
-        self.told = {}  # stopped priorities: since when, until when
+        self.stopped = {}  # stopped priorities: since when, until when
         self.frames_received, self.paused_ns = [0] * 8, [0] * 8
 
     def sending_ps(self, packet):
@@ -56,27 +56,27 @@ class Port:
     def hear(self, quanta, now):
         for priority, count in quanta.items():
             if count:
-                since_ns, _ = self.told.get(priority, (now, now))
+                since_ns, _ = self.stopped.get(priority, (now, now))
                 until_ns = now + quanta_ns(count, self.spec.rate_bps)
-                self.told[priority] = since_ns, until_ns
+                self.stopped[priority] = since_ns, until_ns
                 self.frames_received[priority] += 1
-            elif priority in self.told:
+            elif priority in self.stopped:
                 self.resume(priority, now)
         self.obey(now)
 
     def run_out(self, now):
-        for priority in [p for p, (_, until_ns) in self.told.items() if until_ns <= now]:
+        for priority in [p for p, (_, until_ns) in self.stopped.items() if until_ns <= now]:
             self.resume(priority, now)
         self.obey(now)
 
     def resume(self, priority, now):
-        self.paused_ns[priority] += now - self.told.pop(priority)[0]
+        self.paused_ns[priority] += now - self.stopped.pop(priority)[0]
 
     def run_out_ns(self):
-        return min((until_ns for _, until_ns in self.told.values()), default=NEVER)
+        return min((until_ns for _, until_ns in self.stopped.values()), default=NEVER)
 
     def is_stopped(self, klass):
-        return self.model.fabric.priority[klass] in self.told
+        return self.model.fabric.priority[klass] in self.stopped
 
 
 class Queue:
@@ -89,7 +89,7 @@ class Queue:
 
 
 class SwitchPort(Port):
-    """Queues by class; and, by class, what came in here and what the peer is told."""
+    """Queues by class; and, by class, what came in here and what the peer hears."""
 
     def __init__(self, model, spec, limits, switch):
         super().__init__(model, spec)
@@ -181,8 +181,8 @@ class SwitchPort(Port):
         return packet
 
     def tell(self, classes, quanta, now):
-        told = {self.model.fabric.priority[klass]: quanta for klass in classes}
-        self.control.append(Packet("pause", PAUSE_BYTES, made_ns=now, quanta=told))
+        quanta_of = {self.model.fabric.priority[klass]: quanta for klass in classes}
+        self.control.append(Packet("pause", PAUSE_BYTES, made_ns=now, quanta=quanta_of))
         self.model.pauses += quanta > 0
 
     def stop(self, klass, now):

@@ -153,7 +153,7 @@ class ModelOf(Model):
 
     def pause_state(self, port, klass):
         priority = self.fabric.priority[klass]
-        since_ns, _ = port.told.get(priority, (self.now, 0))
+        since_ns, _ = port.stopped.get(priority, (self.now, 0))
         stopping_since = port.stopping.get(klass, self.now)
         if not self.fabric.shared_buffer:
             return dict.fromkeys(load_engine().dtype("cl_pause_state").names, 0)

@@ -43,7 +43,7 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 }
 CL_POLICY(mine, 1, 0);
 """
-# What a policy does, and what is said of it.
+# What a policy does, and what is output of it.
 FAULTS = {
     "null": ("flow->own[0] = *(u64 *)0;", "was killed by SIGSEGV: the policy reads or writes past"),
     "zero": ("flow->rate_bps /= p[0];", "was killed by SIGFPE: the policy divides by 0"),
@@ -173,8 +173,8 @@ def test_a_worker_that_the_kernel_kills_is_run_again_by_the_same_command(tmp_pat
     (finished,) = events(tmp_path, "trial-finished")
     assert failed != finished
     again = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True)
-    told = json.loads(again.stdout)
-    assert (told["finished_earlier"], told["finished"], told["failed"]) == (1, 1, {})
+    output = json.loads(again.stdout)
+    assert (output["finished_earlier"], output["finished"], output["failed"]) == (1, 1, {})
 
 
 # Room for so little more that there is no list of packets; that a buffer fills it.

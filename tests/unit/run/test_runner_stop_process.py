@@ -154,9 +154,9 @@ def test_a_policy_that_never_returns_delays_no_end(tmp_path, number):
     workers = of_session(process.pid)
     begin_s = time.monotonic()
     process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE_S)
+    _, output = process.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - begin_s < ENDS_WITHIN_S
-    assert process.returncode == 130, said
+    assert process.returncode == 130, output
     nothing_is_left(workers, tmp_path / "runs" / "stop")
 
 
@@ -164,8 +164,8 @@ def test_the_same_command_resumes(tmp_path):
     write(tmp_path, duration="300ms")
     process = started(tmp_path, "run", "stop.yml", "--no-report")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, said
+    _, output = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, output
     command = [sys.executable, "-c", PROGRAM, "run", "stop.yml", "--no-report", "--json"]
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert '"finished": 2' in again.stdout, again.stderr
@@ -188,7 +188,7 @@ def test_an_environments_process_is_interrupted_too(tmp_path):
     until(lambda: process.poll() is not None or cpu_s(process.pid) > before_s + 1, "it is in C")
     begin_s = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
+    _, output = process.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - begin_s < ENDS_WITHIN_S
-    assert "KeyboardInterrupt" in said.splitlines()[-1], said
+    assert "KeyboardInterrupt" in output.splitlines()[-1], output
     assert process.returncode == -signal.SIGINT
