@@ -46,12 +46,12 @@ want() {
 
 # Prints what is missing of Python and of a C compiler, with how to get it, in one line.
 check() {
-    said=""
+    missing=""
     python=${PYTHON:-python3}
     if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        said="; Python 3.11 or newer (apt-get install python3-venv, or name one: make PYTHON=...)"
+        missing="; Python 3.11 or newer (apt-get install python3-venv, or name one: make PYTHON=...)"
     elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        said="; Python's venv (apt-get install python3-venv)"
+        missing="; Python's venv (apt-get install python3-venv)"
     fi
     compiler=${CC:-}
     for name in cc gcc clang; do
@@ -59,10 +59,10 @@ check() {
     done
     # A compiler without the C library's headers is of no use.
     if [ -z "$compiler" ] || ! echo '#include <stdlib.h>' | $compiler -E - >/dev/null 2>&1; then
-        said="$said; a C compiler (apt-get install gcc libc6-dev)"
+        missing="$missing; a C compiler (apt-get install gcc libc6-dev)"
     fi
-    [ -z "$said" ] || echo "missing: ${said#; }" >&2
-    [ -z "$said" ]
+    [ -z "$missing" ] || echo "missing: ${missing#; }" >&2
+    [ -z "$missing" ]
 }
 
 missing=""

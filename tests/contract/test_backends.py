@@ -198,7 +198,7 @@ def test_every_backend_is_sent_the_same_flows(run):
             np.testing.assert_array_equal(getattr(schedule, field), getattr(other, field))
 
 
-def test_progress_is_told_in_virtual_time(engine, backend, tmp_path):
+def test_progress_is_in_virtual_time(engine, backend, tmp_path):
     told = []
     trial = tiny(engine)
     schedule = make_schedule(trial, TESTBED)

@@ -40,7 +40,7 @@ def fabric_arrays(
     }
     per_port = testbed.queues_per_port
     first_queue = {
-        port.index: number * per_port for number, port in enumerate(testbed.switch_ports)
+        port.index: before * per_port for before, port in enumerate(testbed.switch_ports)
     }
     ports = np.zeros(len(testbed.ports), dtype=library.dtype("cl_port"))
     for port in testbed.ports:

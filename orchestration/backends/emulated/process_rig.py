@@ -159,7 +159,7 @@ class ProcessRig(BaseRig):
             self._parameters = dcqcn_settings(roce, testbed, self._exchange)
             self._setters[DCQCN.name] = self._parameters.apply
         self._read_flows = FlowReadings(trial, self._flows.counters)
-        self._ticks = 0
+        self._ticks, self._ended = 0, False
 
     def _post(self, roce: RoceSpec, policy: NicPolicy) -> None:
         """Give the trial's flows to the NICs."""
@@ -193,14 +193,15 @@ class ProcessRig(BaseRig):
         """Let everything happen until `t_ns`; return False once every flow has ended."""
         end_ns = self._run.trial.duration_ns
         self._engine.run(t_ns, lambda now_ns: self._run.progress(now_ns, end_ns))
-        return not self._flows.all_done()
+        self._ended = self._flows.all_done()
+        return not self._ended
 
     def observe(self) -> Observation:
         """Read all queues."""
         t_ns, queues = self.now_ns(), self._queues.read()
         self._thresholds.known = queues
         self._ticks += 1
-        due = self._flows.all_done() or self._ticks % SAMPLES_PER_HOST_READING == 0
+        due = self._ended or self._ticks % SAMPLES_PER_HOST_READING == 0
         hosts = self._hosts() if due or self._watches_hosts else {}
         if due:
             self.host_readings.keep(t_ns, hosts)
@@ -249,8 +250,10 @@ class ProcessRig(BaseRig):
         parameters[:, : wanted.shape[1] - 1] = wanted[:, :-1]
         self._engine.set_parameters(ports[nics], parameters, wanted[:, -1] * _NS_PER_US)
         found, interval_ns = self._engine.parameters(ports[nics])
-        first = np.searchsorted(self._host_of_nic, hosts)  # all NICs of a host have the same
-        index = np.searchsorted(nics, first)
+        # all NICs of a host have the same; a host's need not be neighbours
+        first = np.zeros(len(row), dtype=np.int64)
+        first[self._host_of_nic[::-1]] = np.arange(len(ports))[::-1]
+        index = np.searchsorted(nics, first[hosts])
         columns = found[index, : wanted.shape[1] - 1], interval_ns[index] // _NS_PER_US
         result: Ints = np.column_stack(columns)
         return result

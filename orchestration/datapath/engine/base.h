@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What every file of the engine needs: types, and what the compiler is told. */
+/* What every file of the engine needs: types, and hints to the compiler. */
 #ifndef CLOSLOOP_ENGINE_BASE_H
 #define CLOSLOOP_ENGINE_BASE_H
 

@@ -4,8 +4,8 @@
  * Some of it is headroom, reserved for each port and lossless class. The rest is shared under a
  * dynamic threshold, alpha times what is free (Choudhury, Hahne, "Dynamic queue length thresholds
  * for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998, equation 1).
- * For a lossless class the threshold holds for what came in by one port: beyond it, the peer is told
- * to stop, and what still comes goes into the headroom; beyond that it is dropped. For any other
+ * For a lossless class the threshold holds for what came in by one port: beyond it, the peer is
+ * paused, and what still comes goes into the headroom; beyond that it is dropped. For any other
  * class it holds for the queue at the port that sends, and what is beyond is dropped. This is what
  * SONiC's BUFFER_PG and BUFFER_QUEUE configure (sonic-swss, doc/swss-schema.md).
  *

@@ -4,10 +4,10 @@
 #include "engine.h"
 #include "lists.h"
 
-#define MOST_SLOTS (1ULL << 28)
-#define FEWEST_SLOTS (1ULL << 18)
+#define MAX_SLOTS (1ULL << 28)
+#define MIN_SLOTS (1ULL << 18)
 #define LARGE_PAGE (2UL << 20)
-#define LONGEST_DELAY_NS (1ULL << 30)
+#define MAX_DELAY_NS (1ULL << 30)
 
 /* Large pages, where the system has them: what is touched is all over the memory. */
 static void ask_large_pages(void *at, size_t bytes)
@@ -33,13 +33,13 @@ static void *zeros(size_t count, size_t bytes)
 /* Address space only: memory comes when it is touched. Where little is allowed, less is asked for. */
 static bool reserve_arena(struct cl_engine *e)
 {
-	u64 slots = MOST_SLOTS;
+	u64 slots = MAX_SLOTS;
 	void *at;
 
 	do {
 		at = mmap(NULL, slots * sizeof(*e->arena), PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	} while (at == MAP_FAILED && (slots /= 2) >= FEWEST_SLOTS);
+	} while (at == MAP_FAILED && (slots /= 2) >= MIN_SLOTS);
 	if (at == MAP_FAILED)
 		return false;
 	ask_large_pages(at, slots * sizeof(*e->arena));
@@ -77,7 +77,7 @@ static const char *wrong_in_ports(const struct cl_fabric *f, const struct cl_dev
 			return "a port needs a device, and a peer at another one";
 		if (!p->rate_bps || p->rate_bps > CL_PS_PER_S * 8)
 			return "a port needs a rate of up to 8 Tbit/s";
-		if (!p->delay_ns || p->delay_ns > LONGEST_DELAY_NS)
+		if (!p->delay_ns || p->delay_ns > MAX_DELAY_NS)
 			return "a cable has a delay of 1 ns to 1 s";
 		if (devices[p->device].is_switch &&
 		    (p->first_queue > f->queues || f->queues - p->first_queue < f->classes))
@@ -104,7 +104,7 @@ static bool number_ports(struct cl_engine *e, const struct cl_device *devices,
 		e->node[i] = devices[i].is_switch ? e->switches++ : UINT32_MAX;
 		first[i + 1] += first[i];
 	}
-	if (most > CL_MOST_PORTS)
+	if (most > CL_MAX_PORTS)
 		fail(e, "a switch has at most 1,024 ports");
 	while (1U << e->route_bits < most)
 		e->route_bits++;
@@ -252,7 +252,8 @@ static bool give_more_memory(struct cl_engine *e)
 		e->share = zeros(e->ports, sizeof(*e->share));
 		e->held_bytes = zeros((size_t)e->ports * e->fabric.classes, sizeof(u32));
 	}
-	return e->external_queue && e->internal_queue && e->heads && e->due_ns && e->coming && e->out && e->more_queues && e->fabric_switch && e->nic &&
+	return e->external_queue && e->internal_queue && e->heads && e->due_ns && e->coming &&
+	       e->out && e->more_queues && e->fabric_switch && e->nic &&
 	       ((e->share && e->held_bytes) || !e->fabric.shared_buffer) && grow_wheel(e);
 }
 
@@ -262,7 +263,6 @@ struct cl_engine *cl_engine_new(const struct cl_fabric *fabric, const struct cl_
 {
 	const char *wrong = wrong_in_fabric(fabric);
 	struct cl_engine *e;
-	u32 *numbers;
 
 	if (!wrong)
 		wrong = wrong_in_ports(fabric, devices, ports);
@@ -278,7 +278,7 @@ struct cl_engine *cl_engine_new(const struct cl_fabric *fabric, const struct cl_
 	e->fabric = *fabric;
 	e->ports = fabric->ports;
 	e->route_bits = 1;
-	e->window_ns = LONGEST_DELAY_NS;
+	e->window_ns = MAX_DELAY_NS;
 	e->watch_ns = CL_NEVER;
 	e->times_ahead = fabric->classes == 1 && !fabric->marks_departures;
 	if (!give_memory(e) || !number_ports(e, devices, ports) || !give_more_memory(e))
@@ -288,8 +288,6 @@ struct cl_engine *cl_engine_new(const struct cl_fabric *fabric, const struct cl_
 	if (!e->error[0] && fabric->detect_ns &&
 	    (fabric->detect_ns < e->window_ns || fabric->restore_ns < e->window_ns))
 		fail(e, "the watchdog's times must be longer than the shortest delay");
-	numbers = e->internal;
-	(void)numbers;
 	if (e->error[0]) {
 		snprintf(error, CL_ERROR_BYTES, "%s", e->error);
 		cl_engine_free(e);

@@ -12,9 +12,9 @@
 #include "api.h"
 #include "packet.h"
 
-#define CL_MOST_PORTS 1024 /* of a switch */
-#define MOST_INCIDENTS 256
-#define MOST_TIMED 16
+#define CL_MAX_PORTS 1024 /* of a switch */
+#define MAX_INCIDENTS 256
+#define MAX_TIMED 16
 #define WHEEL_SLOTS 1024
 
 struct queue {
@@ -43,9 +43,9 @@ struct out {
 	struct queue queue; /* of the first class; in the neighbouring line */
 } __attribute__((aligned(2 * CL_LINE)));
 
-/* What a port or a NIC has been told by its peer: IEEE 802.1Qbb. Arrays are by priority. */
+/* The pauses that a port or a NIC has received from its peer: IEEE 802.1Qbb. Arrays are by priority. */
 struct pause {
-	u8 told;    /* priorities, as bits, that were told to stop */
+	u8 paused;  /* priorities, as bits, that the peer has stopped */
 	u8 ignored; /* those of them that the watchdog lets go on */
 	u64 run_out_ns;
 	u64 since_ns[8], until_ns[8], last_ns[8];
@@ -71,11 +71,11 @@ struct share {
 struct fabric_switch {
 	u32 first, ports; /* its ports */
 	u32 ecmp_seed, number;
-	u64 busy[CL_MOST_PORTS / 64]; /* ports that have something to send, as bits */
+	u64 busy[CL_MAX_PORTS / 64]; /* ports that have something to send, as bits */
 	/* its buffer */
 	u32 pool_bytes, used_bytes, headroom_used;
-	u32 stopping; /* ports and classes that are told to stop */
-	bool stopped_by_drop; /* a peer may have nothing here, and be told to stop */
+	u32 stopping; /* ports and classes of which the peer is paused */
+	bool stopped_by_drop; /* a peer may have nothing here, and be paused */
 	u64 lossless_drops;
 	u64 timer_ns; /* the first of its ports' timers */
 	u64 departs_ns; /* while peers are stopped: nothing leaves before, 0: not known */
@@ -124,7 +124,7 @@ struct sender {
 	u32 packets, next, acked, asked; /* in packets; asked: after the last that asked */
 	u32 nic, sent_packets;
 	u8 waiting, klass, ecn, has_sent;
-	u32 timed_first, timed_end; /* modulo MOST_TIMED */
+	u32 timed_first, timed_end; /* modulo MAX_TIMED */
 	struct cl_flow_result result CL_ALIGNED;
 	u64 start_ns, bytes;
 	u32 before, after; /* among its NIC's unfinished flows, plus 1 */
@@ -133,7 +133,7 @@ struct sender {
 	struct {
 		u64 at_ns;
 		u32 psn;
-	} timed[MOST_TIMED];
+	} timed[MAX_TIMED];
 } CL_ALIGNED;
 
 struct receiver {
@@ -199,7 +199,7 @@ struct cl_engine {
 	u32 *external_queue, *internal_queue; /* numbers of queues; UINT32_MAX: none */
 	u32 *posted;          /* flows by NIC and start */
 	struct incident_list {
-		struct cl_incident incident[MOST_INCIDENTS];
+		struct cl_incident incident[MAX_INCIDENTS];
 		u32 count, traces;
 	} incidents;
 	bool is_running;

@@ -6,7 +6,7 @@
  *
  *   packet.h      what a packet is; lists.h: packets in lists
  *   routes.c      shortest paths, and which of them a flow takes
- *   pause.c       what a port has been told by its peer
+ *   pause.c       the pauses that a port has received
  *   buffer.c      the buffer that the ports of a switch share
  *   watchdog.c    ports that have been stopped for too long
  *   port.c        a port of a switch

@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 /* As many rounds as Linux gives may_goto: BPF_MAX_LOOPS. */
-#define CL_MOST_ROUNDS (8U << 20)
+#define CL_MAX_ROUNDS (8U << 20)
 static __thread u32 cl_rounds;
 #undef CL_ROUND_OR
-#define CL_ROUND_OR(label) do { if (++cl_rounds > CL_MOST_ROUNDS) goto label; } while (0)
+#define CL_ROUND_OR(label) do { if (++cl_rounds > CL_MAX_ROUNDS) goto label; } while (0)
 
 static void cl_happen(struct cl_flow_state *flow, const u32 *parameters, const struct cl_hop *hop);
 #undef CL_POLICY

@@ -280,7 +280,7 @@ static inline void enqueue(struct cl_engine *e, struct fabric_switch *s, struct 
 	settle(e, s, o, now_ns);
 }
 
-/* What the port has been told by its peer has changed, or what the watchdog lets it do. */
+/* The pauses of the port have changed, or what the watchdog lets it do. */
 static void obey(struct cl_engine *e, struct fabric_switch *s, u32 port, u64 now_ns)
 {
 	struct out *o = &e->out[port];

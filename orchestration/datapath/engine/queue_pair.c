@@ -8,7 +8,7 @@
 #include "engine.h"
 #include "lists.h"
 
-#define LOWEST_BPS 1000000ULL
+#define MIN_RATE_BPS 1000000ULL
 
 static void tell(struct cl_engine *e, struct sender *s, u32 event, u64 now_ns, u32 bytes)
 {
@@ -25,8 +25,8 @@ static void tell(struct cl_engine *e, struct sender *s, u32 event, u64 now_ns, u
 		state->window_bytes = e->nics.window_bytes;
 	if (state->rate_bps > state->line_bps)
 		state->rate_bps = state->line_bps;
-	if (state->rate_bps < LOWEST_BPS)
-		state->rate_bps = LOWEST_BPS;
+	if (state->rate_bps < MIN_RATE_BPS)
+		state->rate_bps = MIN_RATE_BPS;
 }
 
 static inline bool may_send(const struct cl_engine *e, const struct sender *s)
@@ -64,8 +64,8 @@ static void next_data(struct cl_engine *e, u32 flow, u64 at_ns, struct packet *p
 		if (s->asked <= s->acked)
 			s->asked_ns = at_ns;
 		s->asked = psn + 1;
-		if (s->timed_end - s->timed_first < MOST_TIMED) {
-			u32 place = s->timed_end++ % MOST_TIMED;
+		if (s->timed_end - s->timed_first < MAX_TIMED) {
+			u32 place = s->timed_end++ % MAX_TIMED;
 
 			s->timed[place].at_ns = at_ns;
 			s->timed[place].psn = psn;
@@ -115,7 +115,7 @@ static void time_out(struct cl_engine *e, u32 flow, u64 now_ns)
 static void time_round_trip(struct cl_engine *e, struct sender *s, u32 psn, u64 now_ns)
 {
 	for (; s->timed_first != s->timed_end; s->timed_first++) {
-		u32 place = s->timed_first % MOST_TIMED;
+		u32 place = s->timed_first % MAX_TIMED;
 		u64 rtt_ns;
 
 		if (s->timed[place].psn > psn)

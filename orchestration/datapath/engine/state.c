@@ -151,7 +151,8 @@ int cl_engine_set_thresholds(struct cl_engine *e, uint32_t count, const uint32_t
 			     const uint32_t *max_p)
 {
 	for (u32 i = 0; i < count; i++)
-		if (queue[i] >= e->fabric.queues || e->internal_queue[queue[i]] == UINT32_MAX || kmin_bytes[i] > kmax_bytes[i])
+		if (queue[i] >= e->fabric.queues || e->internal_queue[queue[i]] == UINT32_MAX ||
+		    kmin_bytes[i] > kmax_bytes[i])
 			return -1;
 	for (u32 i = 0; i < count; i++) {
 		struct cl_queue_state *state = &cl_queue_at(e, e->internal_queue[queue[i]])->state;

@@ -241,7 +241,7 @@ static void happen_timers(struct cl_engine *e, struct fabric_switch *s, u64 now_
 				   e->share[port].refresh_at_ns));
 }
 
-/* All arrivals, timers and, while somebody is told to stop, departures, in the order of times. With
+/* All arrivals, timers and, while a peer is paused, departures, in the order of times. With
  * `warms`, the memory is asked early for what those touch, and for what arrives at the next switch.
  */
 static void happen_in_order(struct cl_engine *e, struct fabric_switch *s, u64 end_ns, bool warms)

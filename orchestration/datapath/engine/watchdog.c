@@ -61,7 +61,7 @@ static void report(struct cl_engine *e, u32 port, u32 klass, bool restored, u64 
 {
 	struct cl_incident *incident = &e->incidents.incident[e->incidents.count];
 
-	if (e->incidents.count == MOST_INCIDENTS)
+	if (e->incidents.count == MAX_INCIDENTS)
 		return;
 	incident->at_ns = now_ns;
 	if (restored) {
@@ -82,7 +82,7 @@ static u64 look_ns(const struct cl_engine *e, const struct share *share, u32 kla
 
 	if (share->stuck >> klass & 1)
 		return max64(now_ns + 1, share->pause.last_ns[priority] + e->fabric.restore_ns);
-	if (!(share->pause.told >> priority & 1))
+	if (!(share->pause.paused >> priority & 1))
 		return CL_NEVER;
 	/* nothing was in the queue when it was last looked at: not before that time has passed again */
 	return max64(share->pause.since_ns[priority], share->looked_ns[klass]) + e->fabric.detect_ns;
