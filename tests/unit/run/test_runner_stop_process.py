@@ -161,7 +161,7 @@ def test_a_policy_that_never_returns_delays_no_end(tmp_path, number):
 
 
 def test_the_same_command_resumes(tmp_path):
-    write(tmp_path, duration="300ms")
+    write(tmp_path, duration="1500ms")
     process = started(tmp_path, "run", "stop.yml", "--no-report")
     process.send_signal(signal.SIGINT)
     _, output = process.communicate(timeout=PATIENCE_S)
